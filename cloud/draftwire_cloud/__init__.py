@@ -1,0 +1,1 @@
+"""The cloud side: target model, verification, gRPC service, command line."""

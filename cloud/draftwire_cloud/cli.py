@@ -1,0 +1,125 @@
+"""``draftwire-cloud``: the operator's command."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+
+from draftwire_models.errors import DownloadError, ModelError
+from draftwire_protocol.errors import DraftwireError, UserInputError
+
+app = typer.Typer(
+    name="draftwire-cloud",
+    help="Verify drafted tokens with a large model, behind gRPC.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+_notes = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
+
+DtypeOption = Annotated[
+    Literal["auto", "bfloat16", "float32"],
+    typer.Option(help="Arithmetic; auto is bfloat16 where the hardware computes in it, else float32."),
+]
+
+
+@app.callback()
+def _commands() -> None:
+    """Keep subcommands even while there are few."""
+
+
+@app.command()
+def serve(  # noqa: PLR0913  # one parameter an option
+    model: Annotated[
+        str, typer.Option("--model", metavar="PAIR|FOLDER|FILE", help="A pair's target, a model folder or a GGUF.")
+    ] = "qwen2.5-coder",
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for every network.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 50051,
+    dtype: DtypeOption = "auto",
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; all cores if not given.")] = None,
+    fixed_shapes: Annotated[
+        bool, typer.Option(help="Give the same bits for a block and for one token at a time.")
+    ] = True,
+    kv_memory_mib: Annotated[int, typer.Option(min=1, help="Memory for sessions' keys and values, MiB.")] = 2048,
+    max_sessions: Annotated[int, typer.Option(min=1, help="Most generations at once.")] = 64,
+    lease_s: Annotated[float, typer.Option(min=0, help="Keep a silent session's KV this long, seconds.")] = 120.0,
+    download: Annotated[bool, typer.Option(help="Fetch a pair's model if it is not here yet.")] = True,
+) -> None:
+    """Serve a target model until SIGTERM or Ctrl-C.
+
+    Prints one line to standard output when it is ready: `serving NAME on HOST:PORT`.
+
+    For example:
+
+    - `draftwire-cloud serve`
+
+    - `draftwire-cloud serve --model qwen2.5 --host 0.0.0.0 --dtype bfloat16`
+
+    - `draftwire-cloud serve --model ./my-model --port 0 --threads 8`
+    """
+    from draftwire_cloud.serve_command import ServeJob, run_serve  # noqa: PLC0415  # keeps --help quick
+
+    with _errors_explained():
+        job = ServeJob(
+            model=model, host=host, port=port, dtype=dtype, threads=threads, fixed_shapes=fixed_shapes,
+            kv_bytes=kv_memory_mib << 20, max_sessions=max_sessions, lease_s=lease_s, download=download,
+        )  # fmt: skip
+        asyncio.run(run_serve(job, _notes.print))
+
+
+@app.command()
+def health(
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Which service.")] = "127.0.0.1:50051",
+    timeout_s: Annotated[float, typer.Option(min=0.1, help="Give up after this, seconds.")] = 5.0,
+) -> None:
+    """Ask a service whether it is ready; exit code 0 if so, 1 if not.
+
+    For example: `draftwire-cloud health 127.0.0.1:50051`
+    """
+    from draftwire_cloud.health import ask_health  # noqa: PLC0415  # keeps --help quick
+
+    status = ask_health(address, timeout_s)
+    sys.stdout.write(status + "\n")
+    raise typer.Exit(0 if status == "SERVING" else 1)
+
+
+@app.command()
+def convert(
+    model: Annotated[str, typer.Argument(metavar="PAIR|FILE", help="A pair's target or a GGUF file.")],
+    dtype: Annotated[Literal["bfloat16", "float32"], typer.Option(help="Type of the stored weights.")] = "bfloat16",
+) -> None:
+    """Convert a GGUF target ahead of time and print the folder; `serve` does it by itself too.
+
+    For example: `draftwire-cloud convert qwen2.5-coder`
+    """
+    from draftwire_cloud.serve_command import target_folder  # noqa: PLC0415  # keeps --help quick
+
+    with _errors_explained():
+        folder = target_folder(model, dtype, download=True)
+        sys.stdout.write(f"{folder}\n")
+
+
+@contextmanager
+def _errors_explained() -> Iterator[None]:
+    """Exit 2 where the operator can fix what was typed, 1 where something failed, 130 after Ctrl-C."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise typer.Exit(130) from error
+    except (DraftwireError, ModelError) as error:
+        failed = isinstance(error, DownloadError) or not isinstance(error, (UserInputError, ModelError))
+        _notes.print(f"Error: {error}")
+        raise typer.Exit(1 if failed else 2) from error
+
+
+def main() -> None:
+    """Entry point."""
+    app()
+
+

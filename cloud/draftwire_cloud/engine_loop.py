@@ -1,0 +1,194 @@
+"""Drives the target: plan a step, run it on the one torch thread, answer, repeat."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from draftwire_cloud.engine.packing import Span
+from draftwire_cloud.engine.slots import Slot
+from draftwire_cloud.engine.target import Target
+from draftwire_cloud.leases import Leases
+from draftwire_cloud.scheduler import Job, Received, Scheduler, Stream
+from draftwire_cloud.session import CloudSession, Vocabulary
+from draftwire_protocol.errors import DraftwireError, OverloadedError
+from draftwire_protocol.messages import CloudMessage, EdgeMessage, Open, Opened, ServerTiming, Verdict
+from draftwire_protocol.sampling import Float32Array
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """What the operator allows."""
+
+    #: Most streams open at once.
+    max_sessions: int = 64
+    #: How long a silent session's KV is kept, in seconds.
+    lease_s: float = 120.0
+    #: Most tokens of a prompt fed in one step.
+    prefill_chunk: int = 512
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """One stream's result of a step; exactly one of verdict and error, or neither mid-prompt."""
+
+    stream: Stream[Slot]
+    verdict: Verdict | None = None
+    error: DraftwireError | None = None
+
+
+class EngineLoop:
+    """Owns the streams, the slots and the torch thread; all methods run on the event loop.
+
+    Args:
+        target: the target model.
+        vocabulary: its tokens.
+        limits: what the operator allows.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        vocabulary: Vocabulary,
+        limits: EngineLimits,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._target = target
+        self._vocabulary = vocabulary
+        self._limits = limits
+        self._clock = clock
+        self._leases = Leases(target.slots, limits.lease_s)
+        self._scheduler: Scheduler[Slot] = Scheduler()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="target")
+        self._wake = asyncio.Event()
+        self._in_step: set[Stream[Slot]] = set()
+        self._step_ended_at = 0.0
+
+    @property
+    def num_streams(self) -> int:
+        """Streams open now."""
+        return len(self._scheduler)
+
+    @property
+    def num_parked(self) -> int:
+        """KV slots kept for sessions without a stream."""
+        return self._leases.num_parked
+
+    def open(self, request: Open, send: Callable[[CloudMessage | DraftwireError], None]) -> Stream[Slot]:
+        """Start or resume a generation.
+
+        Args:
+            request: the Open message.
+            send: called on the event loop with every answer, or with the error that ends the stream.
+
+        Raises:
+            ContextOverflowError, ProtocolError, UserInputError: the request makes no sense.
+            OverloadedError: no room for one more session.
+        """
+        if self.num_streams >= self._limits.max_sessions:
+            raise OverloadedError(f"{self.num_streams} sessions are open, the most this server allows")
+        session = CloudSession(
+            request, self._vocabulary, self._target.facts.context_length, self._limits.prefill_chunk
+        )
+        now = self._clock()
+        self._leases.expire(now)
+        slot, cached = self._leases.take(request.session_id, session.ids, session.capacity)
+        stream = Stream(session, slot, cached, now, send, ready_at=now)
+        self._scheduler.add(stream)
+        self._wake.set()
+        return stream
+
+    def deliver(self, stream: Stream[Slot], message: EdgeMessage) -> None:
+        """Put a message of the edge into its stream's inbox."""
+        stream.inbox.append(Received(message, self._clock()))
+        self._wake.set()
+
+    def close(self, stream: Stream[Slot]) -> None:
+        """The stream is over: keep its slot for a while, once no step uses it any more."""
+        stream.closed = True
+        self._scheduler.remove(stream)
+        if stream not in self._in_step:
+            self._leases.park(stream.session.request.session_id, stream.slot, self._clock())
+
+    async def run(self) -> None:
+        """Serve steps until cancelled."""
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                # 1. Choose whose tokens go in.
+                while batch := self._scheduler.next_batch():
+                    self._in_step = {job.stream for job in batch}
+                    # 2. Run them through the target, off the event loop.
+                    outcomes = await loop.run_in_executor(self._thread, self._step, batch)
+                    # 3. Answer; streams that vanished meanwhile give up their slots.
+                    self._in_step = set()
+                    for outcome in outcomes:
+                        self._finish_job(outcome)
+        finally:
+            self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def _step(self, batch: Sequence[Job[Slot]]) -> list[_Outcome]:
+        """One forward pass and its verdicts; runs on the torch thread."""
+        started = self._clock()
+        spans = [Span(job.stream.slot, job.work.ids, job.work.num_logits) for job in batch]
+        try:
+            logits = self._target.forward(spans)
+            forward_s = self._clock() - started
+            return [
+                self._judge(job, rows.numpy(), started, forward_s, len(batch))
+                for job, rows in zip(batch, logits, strict=True)
+            ]
+        except Exception as error:  # noqa: BLE001  # whatever torch raises ends these streams, never the server
+            _log.exception("a step failed")
+            return [
+                _Outcome(job.stream, error=DraftwireError(f"the target failed: {error}")) for job in batch
+            ]
+        finally:
+            self._step_ended_at = self._clock()
+
+    def _judge(
+        self, job: Job[Slot], rows: Float32Array, started: float, forward_s: float, batch_size: int
+    ) -> _Outcome:
+        stream = job.stream
+        if not job.work.num_logits:
+            return _Outcome(stream)
+        verdict = stream.session.apply(rows)
+        stream.slot.truncate(len(stream.session.ids) - 1)
+        queue_s = max(0.0, min(started, self._step_ended_at) - stream.ready_at)
+        now = self._clock()
+        other_s = max(0.0, now - stream.ready_at - queue_s - forward_s)
+        stream.ready_at = now
+        timing = ServerTiming(_us(queue_s), _us(forward_s), _us(other_s), batch_size)
+        return _Outcome(stream, replace(verdict, timing=timing))
+
+    def _finish_job(self, outcome: _Outcome) -> None:
+        stream = outcome.stream
+        if stream.closed:
+            self._leases.park(stream.session.request.session_id, stream.slot, self._clock())
+            return
+        if outcome.error is not None:
+            stream.closed = True
+            stream.send(outcome.error)
+        if outcome.verdict is not None:
+            self._answer(stream, outcome.verdict)
+        self._wake.set()
+
+    def _answer(self, stream: Stream[Slot], verdict: Verdict) -> None:
+        if not stream.first_verdict_sent:
+            stream.first_verdict_sent = True
+            stream.send(Opened(stream.cached, _us(self._clock() - stream.opened_at)))
+        stream.send(verdict)
+
+
+def _us(seconds: float) -> int:
+    """Seconds as whole microseconds."""
+    return round(seconds * 1e6)

@@ -1,0 +1,67 @@
+"""``draftwire-cloud serve``: from the operator's words to a running service."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from draftwire_cloud.convert import ensure_safetensors
+from draftwire_cloud.engine_loop import EngineLimits
+from draftwire_cloud.loading import TargetConfig, load_target
+from draftwire_cloud.server import Address, CloudServer
+from draftwire_models.cache import ModelCache
+from draftwire_models.progress import console_progress
+from draftwire_models.resolve import resolve_target
+
+StoredType = Literal["bfloat16", "float32"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServeJob:
+    """What the operator asked for."""
+
+    model: str
+    host: str
+    port: int
+    dtype: Literal["auto", "bfloat16", "float32"]
+    threads: int | None
+    fixed_shapes: bool
+    kv_bytes: int
+    max_sessions: int
+    lease_s: float
+    download: bool
+
+
+def target_folder(model: str, stored: StoredType, *, download: bool) -> Path:
+    """The safetensors folder of a pair's target, a folder, or a GGUF file; converts the latter once.
+
+    Raises:
+        ModelError: unknown, missing, damaged, or not to be had.
+    """
+    progress = console_progress()
+    path = resolve_target(model, argument="--model", download=download, progress=progress)
+    if path.is_dir():
+        return path
+    return ensure_safetensors(path, ModelCache.open().root, stored, progress)
+
+
+async def run_serve(job: ServeJob, say: Callable[[str], None]) -> None:
+    """Load, serve, and end cleanly on SIGTERM or SIGINT."""
+    # The model was published in bfloat16; float32 keeps every digit of the quantised file for who asks for it.
+    stored: StoredType = "float32" if job.dtype == "float32" else "bfloat16"
+    folder = target_folder(job.model, stored, download=job.download)
+    config = TargetConfig(
+        folder, Path(job.model).name, job.dtype, job.threads, fixed_shapes=job.fixed_shapes, kv_bytes=job.kv_bytes
+    )
+    loaded = await asyncio.to_thread(load_target, config, say)
+    say(f"self-test: {loaded.exactness.summary()}")
+    limits = EngineLimits(job.max_sessions, job.lease_s)
+    async with CloudServer(loaded, Address(job.host, job.port), limits) as server:
+        sys.stdout.write(f"serving {loaded.card.name} on {job.host}:{server.port}\n")
+        sys.stdout.flush()
+        name = await server.serve_until_signal()
+        say(f"{name}: shutting down")

@@ -1,0 +1,111 @@
+"""The servicer: protobuf in, protobuf out; everything else is the engine loop's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import grpc
+
+from draftwire_cloud.engine.slots import Slot
+from draftwire_cloud.engine_loop import EngineLoop
+from draftwire_cloud.scheduler import Stream
+from draftwire_cloud.session import Vocabulary
+from draftwire_cloud.status import abort
+from draftwire_protocol import codec
+from draftwire_protocol._pb import speculation_pb2 as pb
+from draftwire_protocol._pb import speculation_pb2_grpc as pb_grpc
+from draftwire_protocol.errors import CloudUnavailableError, DraftwireError, ProtocolError
+from draftwire_protocol.messages import CloudMessage, Finished, ModelCard, Open
+
+Outbox = asyncio.Queue[CloudMessage | DraftwireError]
+
+
+class SpeculationService(pb_grpc.SpeculationServiceServicer):
+    """GetModel and Decode.
+
+    Args:
+        engine: runs the target.
+        card: what GetModel answers.
+        vocabulary: bytes of the ids, for the edge's comparison.
+    """
+
+    def __init__(self, engine: EngineLoop, card: ModelCard, vocabulary: Vocabulary) -> None:
+        self._engine = engine
+        self._card = card
+        self._vocabulary = vocabulary
+        self._outboxes: set[Outbox] = set()
+        self._draining = False
+
+    async def GetModel(  # noqa: N802  # named by the proto
+        self,
+        request: pb.GetModelRequest,
+        context: Any,  # noqa: ARG002  # the generated signature
+    ) -> pb.GetModelResponse:
+        """The model card, and the bytes of some ids if asked for."""
+        start, count = request.piece_start, request.piece_count
+        card = replace(self._card, pieces=tuple(self._vocabulary.pieces[start : start + count]))
+        if not request.chat_template:
+            card = replace(card, chat_template=None)
+        return codec.encode_card(card)
+
+    async def Decode(  # noqa: N802  # named by the proto
+        self, request_iterator: AsyncIterator[pb.DecodeRequest], context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.DecodeResponse]:
+        """One generation."""
+        outbox: Outbox = asyncio.Queue()
+        stream: Stream[Slot] | None = None
+        reader: asyncio.Task[None] | None = None
+        self._outboxes.add(outbox)
+        try:
+            # 1. The first message opens the session.
+            stream = self._engine.open(await self._first(request_iterator), outbox.put_nowait)
+            # 2. Later ones go to its inbox as they come.
+            reader = asyncio.create_task(self._read(request_iterator, stream, outbox))
+            # 3. Answers go out until the text is finished.
+            while True:
+                answer = await outbox.get()
+                if isinstance(answer, DraftwireError):
+                    raise answer
+                yield codec.encode_cloud(answer)
+                if isinstance(answer, Finished):
+                    return
+        except DraftwireError as error:
+            await abort(context, error)
+        finally:
+            self._outboxes.discard(outbox)
+            if reader is not None:
+                reader.cancel()
+            if stream is not None:
+                self._engine.close(stream)
+
+    async def _first(self, requests: AsyncIterator[pb.DecodeRequest]) -> Open:
+        """The Open message."""
+        if self._draining:
+            raise CloudUnavailableError("the server is shutting down; try another one or try again soon")
+        async for request in requests:
+            message = codec.decode_edge(request)
+            if isinstance(message, Open):
+                return message
+            break
+        raise ProtocolError("the first message of a Decode stream must be Open")
+
+    async def _read(
+        self, requests: AsyncIterator[pb.DecodeRequest], stream: Stream[Slot], outbox: Outbox
+    ) -> None:
+        """Deliver what the edge sends; its half-close just means that it has nothing more to say."""
+        try:
+            async for request in requests:
+                self._engine.deliver(stream, codec.decode_edge(request))
+        except DraftwireError as error:
+            outbox.put_nowait(error)
+
+    def drain(self) -> None:
+        """End every stream with UNAVAILABLE; the edge resumes elsewhere or later."""
+        self._draining = True
+        for outbox in self._outboxes:
+            outbox.put_nowait(
+                CloudUnavailableError("the server is shutting down; the session can be resumed")
+            )

@@ -1,0 +1,213 @@
+"""One generation as the cloud sees it: committed ids, the draft at hand, what to run next.
+
+Pure: no clock, no socket, no torch. The service puts messages in, the scheduler asks for work and
+hands back target rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from draftwire_protocol.acceptance import verify_coupled
+from draftwire_protocol.commit import FinishReason, Transcript
+from draftwire_protocol.errors import ContextOverflowError, ProtocolError, StaleDraftError
+from draftwire_protocol.messages import (
+    MAX_DRAFT_TOKENS,
+    Cancel,
+    CloudMessage,
+    Draft,
+    EdgeMessage,
+    Finished,
+    Mode,
+    Open,
+    SetMode,
+    Usage,
+    Verdict,
+)
+from draftwire_protocol.sampling import Float32Array, choose_token
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What a session needs to know of the target's tokens."""
+
+    #: Bytes of every real id, ``[n_tokens]``.
+    pieces: Sequence[bytes]
+    special_ids: frozenset[int]
+    eos_ids: frozenset[int]
+
+    @property
+    def n_tokens(self) -> int:
+        """Number of real ids; logits from here on are padding."""
+        return len(self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Tokens to run through the target in one step."""
+
+    #: Fed after the ``cached`` tokens the KV holds, ``[n]``.
+    ids: list[int]
+    #: How many of the last rows' logits are wanted; 0 in the middle of a prompt.
+    num_logits: int
+
+
+class CloudSession:
+    """State of one generation.
+
+    Args:
+        request: the Open message.
+        vocabulary: of the target.
+        context_length: of the target, in tokens.
+        prefill_chunk: most tokens fed in one step.
+
+    Raises:
+        ContextOverflowError: the prompt leaves no room for one token.
+        ProtocolError: an id out of range, no session id.
+    """
+
+    def __init__(
+        self, request: Open, vocabulary: Vocabulary, context_length: int, prefill_chunk: int = 512
+    ) -> None:
+        _check_ids(request.prompt_ids + request.committed_ids, vocabulary.n_tokens)
+        if not request.session_id or not request.prompt_ids:
+            raise ProtocolError("Open needs a session_id and at least one prompt id")
+        room = context_length - len(request.prompt_ids)
+        if room < 1:
+            raise ContextOverflowError(
+                f"the prompt has {len(request.prompt_ids)} tokens and the context {context_length}; "
+                f"shorten the prompt to at most {context_length - 1} tokens"
+            )
+        self.request = request
+        self.mode = request.mode
+        self.epoch = 0
+        self.usage = Usage(prompt_tokens=len(request.prompt_ids))
+        self._vocabulary = vocabulary
+        self._prefill_chunk = prefill_chunk
+        self._transcript = Transcript(
+            vocabulary.pieces,
+            vocabulary.special_ids,
+            vocabulary.eos_ids,
+            request.stop,
+            min(request.max_tokens, room),
+        )
+        self._transcript.commit(request.committed_ids)
+        self.ids = [*request.prompt_ids, *self._transcript.ids]
+        self._last_verdict: tuple[Draft, Verdict] | None = None
+        # The first token needs no draft: the prompt's last row decides it.
+        self._draft: Draft | None = None if self.finished else Draft(0, len(self.ids), ())
+
+    @property
+    def capacity(self) -> int:
+        """KV entries this generation can need at most, in tokens."""
+        return len(self.ids) + self._transcript.room
+
+    @property
+    def finished(self) -> bool:
+        """Whether the text is complete or cancelled."""
+        return self._transcript.finish_reason is not None
+
+    @property
+    def finish_message(self) -> Finished:
+        """The last message of the stream."""
+        reason = self._transcript.finish_reason or FinishReason.CANCELLED
+        return Finished(reason, replace(self.usage, completion_tokens=len(self._transcript.ids)))
+
+    def receive(self, message: EdgeMessage) -> list[CloudMessage]:
+        """Take in a message; the answer is empty unless it is known at once.
+
+        Raises:
+            ProtocolError: a second Open, an id out of range, a block too long.
+            StaleDraftError: a draft that starts beyond the committed text.
+        """
+        match message:
+            case Draft():
+                return self._receive_draft(message)
+            case SetMode():
+                return self._set_mode(message.mode)
+            case Cancel():
+                self._transcript.finish_reason = self._transcript.finish_reason or FinishReason.CANCELLED
+                self._draft = None
+                return []
+            case Open():
+                raise ProtocolError("a second Open on one stream")
+
+    def _receive_draft(self, draft: Draft) -> list[CloudMessage]:
+        _check_ids(draft.ids, self._vocabulary.n_tokens)
+        if len(draft.ids) > MAX_DRAFT_TOKENS:
+            raise ProtocolError(f"a block of {len(draft.ids)} tokens; at most {MAX_DRAFT_TOKENS}")
+        if self._last_verdict and self._last_verdict[0] == draft:
+            return [self._last_verdict[1]]
+        if draft.start > len(self.ids):
+            raise StaleDraftError(f"draft starts at {draft.start}, the text ends at {len(self.ids)}")
+        if draft.start == len(self.ids) and draft.epoch >= self.epoch and not self.finished:
+            self._draft = draft
+        return []
+
+    def _set_mode(self, mode: Mode) -> list[CloudMessage]:
+        self.mode = mode
+        if mode is Mode.CLOUD and self._draft is None and not self.finished:
+            self._draft = Draft(self.epoch, len(self.ids), ())
+        return []
+
+    def next_work(self, cached: int) -> Work | None:
+        """What to run next; None while the session waits for the edge.
+
+        Args:
+            cached: KV entries at hand, a prefix of ``ids`` and at most ``len(ids) - 1``.
+        """
+        if self._draft is None:
+            return None
+        block = self._draft.ids[: max(self._transcript.room - 1, 0)]
+        pending = self.ids[cached:]
+        if len(pending) > self._prefill_chunk:
+            return Work(pending[: self._prefill_chunk], 0)
+        return Work([*pending, *block], len(block) + 1)
+
+    def apply(self, rows: Float32Array) -> Verdict:
+        """Judge the draft by the target's logits and commit (DESIGN: verify, cut, commit, emit).
+
+        Args:
+            rows: float32 ``[gamma + 1, n_vocab]``; row i follows i drafted tokens.
+        """
+        draft = self._draft
+        if draft is None:
+            raise ProtocolError("a verdict without a draft")
+        # 1. Verify against the target's own tokens.
+        block = draft.ids[: len(rows) - 1]
+        start = len(self.ids)
+        n_tokens, sampling = self._vocabulary.n_tokens, self.request.sampling
+        accepted, token = verify_coupled(
+            block, lambda i: choose_token(rows[i, :n_tokens], sampling, start + i)
+        )
+        # 2. Cut at the end of the text and commit.
+        kept = self._transcript.commit([*block[:accepted], token]).ids
+        self.ids.extend(kept)
+        # 3. Count after truncation, and answer.
+        num_accepted = min(accepted, len(kept))
+        self._count(min(len(block), len(kept)) if self.finished else len(block), num_accepted)
+        if accepted < len(draft.ids):
+            self.epoch = draft.epoch + 1
+        verdict = Verdict(draft.epoch, start, num_accepted, tuple(kept[num_accepted:]), self.mode)
+        self._last_verdict = (draft, verdict)
+        streams = self.mode is Mode.CLOUD and not self.finished
+        self._draft = Draft(self.epoch, len(self.ids), ()) if streams else None
+        return verdict
+
+    def _count(self, drafted: int, accepted: int) -> None:
+        usage = self.usage
+        self.usage = replace(
+            usage,
+            target_passes=usage.target_passes + 1,
+            num_draft_tokens=usage.num_draft_tokens + drafted,
+            num_accepted_tokens=usage.num_accepted_tokens + accepted,
+        )
+
+
+def _check_ids(ids: Sequence[int], n_tokens: int) -> None:
+    """Refuse ids the vocabulary does not have."""
+    if ids and int(np.max(ids)) >= n_tokens:
+        raise ProtocolError(f"token id {max(ids)} is not in the target's vocabulary of {n_tokens}")

@@ -1,0 +1,1 @@
+"""The laptop side: draft model, controller, session, command line."""

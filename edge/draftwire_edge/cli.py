@@ -1,0 +1,176 @@
+"""``draftwire``: the laptop's command."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from draftwire_edge.config import EdgeSettings, config_file, load_settings, origin_of
+from draftwire_edge.exits import FAILURE_EXIT, errors_explained
+from draftwire_models.cli import models_app
+from draftwire_protocol.errors import UserInputError
+
+app = typer.Typer(
+    name="draftwire",
+    help="Write one text with a small model here and a large one in the cloud.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+app.add_typer(models_app, name="models")
+
+CloudOption = Annotated[
+    str | None, typer.Option("--cloud", metavar="HOST:PORT", help="Where the service runs.")
+]
+PairOption = Annotated[str | None, typer.Option("--pair", metavar="NAME", help="See `draftwire models list`.")]
+DraftModelOption = Annotated[
+    Path | None, typer.Option("--draft-model", metavar="FILE", help="A GGUF file instead of the pair's.")
+]
+ThreadsOption = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads for drafting.")]
+WaitOption = Annotated[
+    float | None, typer.Option("--wait", metavar="SECONDS", min=0, help="Wait this long for the service.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+@app.command()
+def generate(  # noqa: PLR0913  # one parameter an option
+    prompt: Annotated[str, typer.Argument(help="What to ask; `-` reads standard input.")],
+    cloud: CloudOption = None,
+    pair: PairOption = None,
+    draft_model: DraftModelOption = None,
+    drafter: Annotated[str | None, typer.Option(help="`model`, or `ngram` (no model).")] = None,
+    gamma: Annotated[str | None, typer.Option(metavar="auto|N", help="Tokens to draft a round.")] = None,
+    mode: Annotated[str | None, typer.Option(metavar="auto|lockstep|cloud", help="Who waits for whom.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Keep the k likeliest tokens; 0 keeps all.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Keep the smallest set this likely.")] = None,
+    min_p: Annotated[float | None, typer.Option(help="Drop what is this much less likely.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Same seed, same text.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Most tokens to write.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="End before this text; may be repeated.")] = None,
+    system: Annotated[str | None, typer.Option(help="System message.")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="No chat template.")] = False,
+    threads: ThreadsOption = None,
+    wait: WaitOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a text and stream it to the terminal.
+
+    Tokens that the laptop guessed right are shown in green on a terminal.
+
+    For example:
+
+    - `draftwire generate "Write a function that reverses a list"`
+
+    - `draftwire generate "Why is the sky blue?" --temperature 0.7 --top-p 0.9 --seed 7`
+
+    - `git diff | draftwire generate - --system "Write a commit message" --json`
+    """
+    from draftwire_edge.generate_command import GenerateJob, run_generate  # noqa: PLC0415  # keeps --help quick
+
+    with errors_explained():
+        settings = load_settings(
+            cloud=cloud, pair=pair, draft_model=draft_model, drafter=drafter, gamma=gamma, mode=mode,
+            temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed,
+            max_tokens=max_tokens, stop=tuple(stop) if stop else None, threads=threads, wait_s=wait,
+        )  # fmt: skip
+        text = sys.stdin.read() if prompt == "-" else prompt
+        if not text:
+            raise UserInputError("PROMPT", "it is empty", "Say what to write")
+        asyncio.run(run_generate(GenerateJob(settings, text, system, raw=raw, as_json=as_json)))
+
+
+@app.command()
+def doctor(
+    cloud: CloudOption = None,
+    pair: PairOption = None,
+    draft_model: DraftModelOption = None,
+    threads: ThreadsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check models, drafter, link and handshake, and say what is wrong and what to do.
+
+    Exit code 0 when all is well, 1 otherwise.
+
+    For example:
+
+    - `draftwire doctor`
+
+    - `draftwire doctor --cloud gpu.example.org:50051 --json`
+    """
+    from draftwire_edge.doctor import examine, print_findings  # noqa: PLC0415  # keeps --help quick
+
+    with errors_explained():
+        settings = load_settings(cloud=cloud, pair=pair, draft_model=draft_model, threads=threads)
+        findings = asyncio.run(examine(settings))
+        print_findings(findings, as_json=as_json)
+        if not all(finding.ok for finding in findings):
+            raise typer.Exit(FAILURE_EXIT)
+
+
+@app.command()
+def demo(
+    cloud: Annotated[
+        str | None,
+        typer.Option("--cloud", metavar="HOST:PORT", help="Use this service instead of starting one."),
+    ] = None,
+    pair: PairOption = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Tokens a prompt.")] = None,
+    wait: WaitOption = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Also write all figures to this file.")
+    ] = None,
+) -> None:
+    """Write three texts from the cloud alone and then together, and compare.
+
+    Starts `draftwire-cloud` on this machine unless `--cloud` names a running one.
+
+    For example:
+
+    - `draftwire demo`
+
+    - `draftwire demo --cloud gpu.example.org:50051 --wait 60`
+    """
+    from draftwire_edge.demo import run_demo  # noqa: PLC0415  # keeps --help quick
+
+    with errors_explained():
+        settings = load_settings(cloud=cloud, pair=pair, max_tokens=max_tokens or 128, wait_s=wait)
+        identical = run_demo(settings, start_cloud=cloud is None, json_file=json_file)
+        if not identical:
+            raise typer.Exit(FAILURE_EXIT)
+
+
+@app.command()
+def config(as_json: JsonOption = False) -> None:
+    """Show every setting, its value and where it comes from.
+
+    Settings come from options, then DRAFTWIRE_* variables, then the TOML file, then defaults.
+    """
+    with errors_explained():
+        settings = load_settings()
+        rows = [(name, getattr(settings, name), origin_of(name)) for name in EdgeSettings.model_fields]
+    if as_json:
+        sys.stdout.write(json.dumps({name: {"value": _plain(v), "origin": o} for name, v, o in rows}) + "\n")
+        return
+    table = Table("setting", "value", "origin", title=f"file: {config_file()}", title_justify="left")
+    for name, value, origin in rows:
+        table.add_row(name, str(value), origin)
+    Console().print(table)
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON can hold it."""
+    return str(value) if isinstance(value, Path) else value
+
+
+def main() -> None:
+    """Entry point."""
+    app()

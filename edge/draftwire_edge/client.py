@@ -1,0 +1,119 @@
+"""The Python API: one object that connects, loads the drafter, checks the pair and writes texts.
+
+    async with EdgeClient(load_settings(cloud="127.0.0.1:50051")) as client:
+        async for event in client.generate("Write a haiku about rivers"):
+            ...
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Self
+
+from draftwire_edge.channel import CloudChannel
+from draftwire_edge.chat_template import Message, encode_chat, encode_raw
+from draftwire_edge.config import EdgeSettings
+from draftwire_edge.controller import Controller
+from draftwire_edge.drafter import Drafter
+from draftwire_edge.drafters.llama import LlamaCppDrafter
+from draftwire_edge.drafters.ngram import NgramDrafter
+from draftwire_edge.generation import Event, GenerationRequest
+from draftwire_edge.handshake import check_vocabulary, fetch_card
+from draftwire_edge.session import EdgeSession
+from draftwire_edge.tokenizer import GgufTokenizer
+from draftwire_models.resolve import resolve_draft
+
+
+class EdgeClient:
+    """Writes texts together with one cloud; an async context manager.
+
+    Args:
+        settings: from ``load_settings``.
+
+    Raises:
+        UserInputError, ModelMismatchError, DrafterError, ModelError: on entering.
+    """
+
+    def __init__(self, settings: EdgeSettings) -> None:
+        self.settings = settings
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            # 1. Reach the cloud before spending seconds on the draft model.
+            channel = await stack.enter_async_context(CloudChannel(self.settings.cloud))
+            self.card = await fetch_card(channel, self.settings.wait_s)
+            # 2. Load the draft model, or just its vocabulary.
+            drafter, self.tokenizer = await asyncio.to_thread(self._load)
+            # 3. Refuse a pair that does not belong together.
+            stack.callback(self.tokenizer.close)
+            await check_vocabulary(channel, self.card, self.tokenizer.pieces)
+            # 4. Ready: one session, one controller for all texts.
+            self.controller = Controller(self.settings.policy)
+            session = EdgeSession(channel, self.card, self.tokenizer.pieces, drafter, self.controller)
+            stack.callback(session.close)
+            self._session = session
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    def _load(self) -> tuple[Drafter | None, GgufTokenizer]:
+        settings = self.settings
+        path = draft_model_path(settings)
+        if settings.mode == "cloud":
+            return None, GgufTokenizer.from_file(path)
+        if settings.drafter == "ngram":
+            return NgramDrafter(), GgufTokenizer.from_file(path)
+        drafter = LlamaCppDrafter(path, context_length=settings.context_length, threads=settings.threads)
+        return drafter, drafter.tokenizer
+
+    def encode(self, prompt: str | Sequence[Message], *, raw: bool = False) -> list[int]:
+        """Prompt ids: the target's chat template applied once, exactly one BOS where the model wants one.
+
+        Args:
+            prompt: a text, or chat messages.
+            raw: take the text as it is, without a chat template.
+        """
+        if isinstance(prompt, str) and raw:
+            return encode_raw(self.tokenizer, prompt)
+        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        return encode_chat(self.tokenizer, self.card.chat_template or self.tokenizer.chat_template, messages)
+
+    def request(
+        self, prompt: str | Sequence[Message], *, raw: bool = False, seed: int | None = None
+    ) -> GenerationRequest:
+        """A request with the settings' parameters; without a seed anywhere a random one is drawn."""
+        settings = self.settings
+        chosen = next((one for one in (seed, settings.seed) if one is not None), None)
+        if chosen is None:
+            chosen = secrets.randbits(63) if settings.temperature else 0
+        return GenerationRequest(
+            tuple(self.encode(prompt, raw=raw)), settings.sampling(chosen), settings.max_tokens, settings.stop
+        )
+
+    def generate(
+        self, prompt: str | Sequence[Message], *, raw: bool = False, seed: int | None = None
+    ) -> AsyncIterator[Event]:
+        """Write one text; yields TokenEvents, perhaps NoticeEvents, and a DoneEvent at the end."""
+        return self._session.generate(self.request(prompt, raw=raw, seed=seed))
+
+    def generate_from(self, request: GenerationRequest) -> AsyncIterator[Event]:
+        """Like ``generate``, with every parameter given."""
+        return self._session.generate(request)
+
+
+def draft_model_path(settings: EdgeSettings) -> Path:
+    """The GGUF file the settings name.
+
+    Raises:
+        ModelError: an unknown pair, or a file that is missing or damaged.
+    """
+    if settings.draft_model is not None:
+        return resolve_draft(settings.draft_model, argument="--draft-model")
+    return resolve_draft(settings.pair, argument="--pair")

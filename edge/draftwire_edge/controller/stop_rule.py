@@ -1,0 +1,34 @@
+"""The formulas of the controller, one a function. Times in ms."""
+
+from __future__ import annotations
+
+from draftwire_protocol.acceptance import expected_tokens
+
+
+def worth_drafting(survival: float, draft_ms: float, slope_ms: float, tpot_ms: float) -> bool:
+    """Whether one more drafted token shortens the time per token.
+
+    Go on while P(prefix survives the next token) > (c_d + b) / TPOT*, the derivative of
+    (γ·c_d + R + t_v(γ+1)) / E(γ) by Dinkelbach's argument. A longer round trip raises TPOT*, lowers
+    the bar and lengthens the draft.
+
+    Args:
+        survival: chance that all tokens drafted so far and the next one are accepted.
+        draft_ms: c_d, time to draft one token.
+        slope_ms: b, time to verify one more token.
+        tpot_ms: TPOT*, running average time per committed token.
+    """
+    return survival * tpot_ms > draft_ms + slope_ms
+
+
+def lockstep_tpot_ms(gamma: int, alpha: float, draft_ms: float, rtt_ms: float, verify_ms: float) -> float:
+    """(γ·c_d + R + t_v(γ+1)) / E(γ): time per token of lockstep (DESIGN 5; Leviathan 2023, eq. 1).
+
+    Args:
+        gamma: γ, drafted tokens a round.
+        alpha: α, chance that one drafted token is accepted.
+        draft_ms: c_d.
+        rtt_ms: R.
+        verify_ms: t_v(γ+1).
+    """
+    return (gamma * draft_ms + rtt_ms + verify_ms) / expected_tokens(alpha, gamma)

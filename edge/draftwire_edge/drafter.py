@@ -1,0 +1,61 @@
+"""What the edge session needs of a drafter, whatever makes the guesses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from draftwire_protocol.sampling import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """One drafted token."""
+
+    token: int
+    #: The drafter's probability of its likeliest token here, before noise; 0 .. 1.
+    top_probability: float
+
+
+#: Asked after each guess with the block so far: is one more worth drafting?
+WantMore = Callable[[Sequence[Guess]], bool]
+
+
+class Drafter(Protocol):
+    """Guesses the tokens that follow a context.
+
+    One owner: all calls come from one thread at a time.
+    """
+
+    #: Name shown to the user, e.g. the model file's or "ngram".
+    name: str
+    #: Time spent inside the model so far, in seconds; the rest of ``draft`` is our own work.
+    model_seconds: float
+    #: Most tokens, context and draft together, that it can handle.
+    context_length: int
+
+    def prefill(self, context: Sequence[int]) -> None:
+        """Take in a context before it is needed; reuses what is already there."""
+
+    def draft(
+        self, context: Sequence[int], sampling: SamplingParams, limit: int, want_more: WantMore
+    ) -> list[Guess]:
+        """Guess up to ``limit`` tokens after ``context``.
+
+        Args:
+            context: prompt and committed output, ``[n]``, n >= 1.
+            sampling: the same parameters as the target's; with temperature > 0 the guess is the
+                coupled choice for its absolute position (len(context) for the first).
+            limit: most guesses, >= 1.
+            want_more: asked after each guess but the last; False ends the block.
+
+        Returns:
+            The block, possibly empty when it has nothing to propose.
+
+        Raises:
+            DrafterError: the model failed.
+        """
+
+    def close(self) -> None:
+        """Free the model."""

@@ -1,0 +1,156 @@
+"""The messages of the wire as frozen dataclasses; ``codec.py`` turns them into protobuf and back.
+
+Positions are absolute: index in prompt + output. Times are microseconds. See
+``protos/draftwire/v1/speculation.proto`` for what each message means.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from draftwire_protocol.commit import FinishReason
+from draftwire_protocol.sampling import SamplingParams
+
+#: Most drafted tokens in one Draft.
+MAX_DRAFT_TOKENS = 64
+#: Largest message either side accepts, in bytes; a prompt of a million ids fits.
+MAX_MESSAGE_BYTES = 8 * 1024 * 1024
+SERVICE_NAME = "draftwire.v1.SpeculationService"
+
+
+class Mode(Enum):
+    """Who waits for whom."""
+
+    LOCKSTEP = "lockstep"
+    CLOUD = "cloud"
+
+
+class Scheme(Enum):
+    """How a drafted token is accepted."""
+
+    COUPLED = "coupled"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """What the cloud says of its target model."""
+
+    name: str
+    architecture: str
+    #: Width of the logits, padding included.
+    n_vocab: int
+    #: Number of real ids.
+    n_tokens: int
+    eos_ids: tuple[int, ...]
+    bos_id: int | None
+    special_ids: tuple[int, ...]
+    #: From ``fingerprint.piece_hashes``.
+    piece_hashes: bytes
+    template_hash: bytes
+    #: In tokens, prompt and output together.
+    context_length: int
+    dtype: str
+    #: Whether block and one-at-a-time verification gave the same bits at start.
+    exact_shapes: bool
+    max_draft_tokens: int = MAX_DRAFT_TOKENS
+    schemes: tuple[Scheme, ...] = (Scheme.COUPLED,)
+    modes: tuple[Mode, ...] = (Mode.LOCKSTEP, Mode.CLOUD)
+    #: Only when asked for.
+    chat_template: str | None = None
+    pieces: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Opens a generation, or reopens one after a lost connection."""
+
+    session_id: str
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParams
+    max_tokens: int
+    mode: Mode
+    committed_ids: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()
+    scheme: Scheme = Scheme.COUPLED
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A block of drafted tokens; no ids asks for one target token."""
+
+    epoch: int
+    start: int
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SetMode:
+    """Takes turns differently from now on."""
+
+    mode: Mode
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Ends the generation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The generation is ready."""
+
+    cached: int
+    prefill_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTiming:
+    """Times of one verification step, in microseconds."""
+
+    queue_us: int = 0
+    forward_us: int = 0
+    other_us: int = 0
+    batch_size: int = 1
+
+    @property
+    def total_us(self) -> int:
+        """All the time the answer spent in the cloud."""
+        return self.queue_us + self.forward_us + self.other_us
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The target's judgement of a block, or its own tokens."""
+
+    epoch: int
+    start: int
+    num_accepted: int
+    #: Target tokens after the accepted ones; empty when the text ended within the accepted ones.
+    ids: tuple[int, ...]
+    mode: Mode
+    timing: ServerTiming = field(default_factory=ServerTiming)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens used, counted after truncation."""
+
+    prompt_tokens: int
+    completion_tokens: int = 0
+    #: Forward passes that produced tokens; the one that ends the prompt included.
+    target_passes: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The generation is over."""
+
+    reason: FinishReason
+    usage: Usage
+
+
+EdgeMessage = Open | Draft | SetMode | Cancel
+CloudMessage = Opened | Verdict | Finished

@@ -1,0 +1,111 @@
+"""The Gumbel noise both ends derive from integers: G(seed, position, token_id).
+
+One integer-only definition, the same in Python, numpy and torch: int64 arithmetic wraps around, so
+the array functions only use ``+ * ^ >> &`` and give the same bits for a numpy array and a torch
+tensor. The mixer is the finalizer of splitmix64 (Steele, Lea, Flood 2014, "Fast splittable
+pseudorandom number generators"). With G = 0x9E3779B97F4A7C15 and everything modulo 2^64:
+
+    key = mix(mix(seed + G) + (position + 1) * G)
+    h   = mix(key + (token + 1) * G)
+    m   = 2 * (h >> 12) + 1          an odd 53-bit integer, so 0 < u < 1 exactly
+    u   = m * 2^-53
+    noise = -ln(-ln u)               a standard Gumbel variable
+
+Changing any of it changes every seeded text: it is part of the protocol.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, Self, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+
+GOLDEN = 0x9E3779B97F4A7C15
+_MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+_SHIFTS = (30, 27, 31)
+_WORD = (1 << 64) - 1
+#: Largest noise there is: m <= 2^53 - 1, so -ln(-ln u) < 36.8.
+MAX_NOISE = 36.8
+
+Int64Array = npt.NDArray[np.int64]
+Float64Array = npt.NDArray[np.float64]
+
+
+class IntegerArray(Protocol):
+    """What an int64 numpy array and an int64 torch tensor have in common."""
+
+    def __add__(self, other: Any, /) -> Self: ...
+    def __mul__(self, other: Any, /) -> Self: ...
+    def __xor__(self, other: Any, /) -> Self: ...
+    def __and__(self, other: Any, /) -> Self: ...
+    def __rshift__(self, other: Any, /) -> Self: ...
+
+
+A = TypeVar("A", bound=IntegerArray)
+
+
+def _signed(word: int) -> int:
+    """The int64 with the same 64 bits as ``word``."""
+    word &= _WORD
+    return word - (1 << 64) if word >> 63 else word
+
+
+def mix(word: int) -> int:
+    """The splitmix64 finalizer on one unsigned 64-bit integer."""
+    word &= _WORD
+    for shift, multiplier in zip(_SHIFTS, _MULTIPLIERS, strict=False):
+        word = ((word ^ (word >> shift)) * multiplier) & _WORD
+    return word ^ (word >> _SHIFTS[2])
+
+
+def position_key(seed: int, position: int) -> int:
+    """Key of one position's noise.
+
+    Args:
+        seed: 0 <= seed < 2^64.
+        position: absolute index of the token in prompt + output.
+    """
+    return mix(mix(seed + GOLDEN) + (position + 1) * GOLDEN)
+
+
+def token_hash(key: int, token: int) -> int:
+    """h(key, token) as an unsigned integer; the scalar reference of ``token_hashes``."""
+    return mix(key + (token + 1) * GOLDEN)
+
+
+def _shift_right(words: A, shift: int) -> A:
+    """Logical right shift of int64 words (``>>`` on int64 copies the sign bit)."""
+    return (words >> shift) & ((1 << (64 - shift)) - 1)
+
+
+def token_hashes(key: int, tokens: A) -> A:
+    """h(key, token) for many tokens.
+
+    Args:
+        key: from ``position_key``.
+        tokens: int64 ``[n]``, numpy or torch.
+
+    Returns:
+        int64 ``[n]``, the hash's 64 bits read as signed.
+    """
+    words = (tokens + 1) * _signed(GOLDEN) + _signed(key)
+    for shift, multiplier in zip(_SHIFTS, _MULTIPLIERS, strict=False):
+        words = (words ^ _shift_right(words, shift)) * _signed(multiplier)
+    return words ^ _shift_right(words, _SHIFTS[2])
+
+
+def numerators(hashes: A) -> A:
+    """m = 2 * (h >> 12) + 1, int64 ``[n]``; the uniform is m * 2^-53."""
+    return _shift_right(hashes, 12) * 2 + 1
+
+
+def gumbel_noise(key: int, tokens: Int64Array) -> Float64Array:
+    """Noise of some tokens at one position, float64 ``[n]``."""
+    return gumbel_from_hashes(token_hashes(key, tokens))
+
+
+def gumbel_from_hashes(hashes: Int64Array) -> Float64Array:
+    """-ln(-ln u) of hashes, float64 ``[n]``."""
+    uniforms = numerators(hashes).astype(np.float64) * 2.0**-53
+    return cast("Float64Array", -np.log(-np.log(uniforms)))

@@ -1,0 +1,244 @@
+"""From logits to a token: temperature, top-k, top-p, min-p, then the coupled choice.
+
+Both ends run these functions: the cloud on the target's logits, the edge on the draft model's.
+Order of the warpers as in transformers: temperature, top-k, top-p, min-p. A *candidate* is an id
+that survived; candidates are kept sorted by falling score, equal scores by rising id, so that ties
+always go to the lowest id.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from draftwire_protocol.errors import UserInputError
+from draftwire_protocol.noise import (
+    MAX_NOISE,
+    Float64Array,
+    Int64Array,
+    gumbel_from_hashes,
+    gumbel_noise,
+    position_key,
+    token_hashes,
+)
+
+Float32Array = npt.NDArray[np.float32]
+MAX_SEED = (1 << 64) - 1
+#: Ids looked at first when searching a nucleus or a winner; doubling from here costs little.
+_FIRST_LOOK = 64
+_BLOCK = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """Sampling parameters, named and ranged as in transformers.
+
+    Raises:
+        UserInputError: naming the option and its range.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.temperature) and self.temperature >= 0.0):
+            raise UserInputError(
+                "--temperature", f"{self.temperature} is not >= 0", "Use 0 for greedy, e.g. 0.7"
+            )
+        if self.top_k < 0:
+            raise UserInputError(
+                "--top-k", f"{self.top_k} is negative", "Use 0 to keep every token, or e.g. 50"
+            )
+        if not 0.0 < self.top_p <= 1.0:
+            raise UserInputError(
+                "--top-p", f"{self.top_p} is not in (0, 1]", "Use 1 to keep every token, or e.g. 0.9"
+            )
+        if not 0.0 <= self.min_p <= 1.0:
+            raise UserInputError(
+                "--min-p", f"{self.min_p} is not in [0, 1]", "Use 0 to drop nothing, or e.g. 0.05"
+            )
+        if not 0 <= self.seed <= MAX_SEED:
+            raise UserInputError("--seed", f"{self.seed} is not in [0, 2^64)", "Use a non-negative integer")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the token is the plain argmax."""
+        return self.temperature == 0.0
+
+
+class Candidates(NamedTuple):
+    """Ids that survived so far, by falling score."""
+
+    #: int64 ``[k]``
+    ids: Int64Array
+    #: float64 ``[k]``, logit / temperature
+    scores: Float64Array
+
+
+def top_candidates(logits: Float32Array, count: int) -> Candidates:
+    """The ``count`` highest logits and every id tied with the last of them, unscaled.
+
+    Exact: ``count`` blocks hold a maximum >= the count-th largest block maximum t, so at least
+    ``count`` ids have logit >= t. One pass over the row and a sort of few instead of a full sort.
+
+    Args:
+        logits: float32 ``[n_tokens]``.
+        count: how many at least; all of them when ``count >= n_tokens``.
+    """
+    if count * _BLOCK >= len(logits):
+        picked = np.arange(len(logits), dtype=np.int64)
+    else:
+        whole = len(logits) // _BLOCK * _BLOCK
+        maxima = logits[:whole].reshape(-1, _BLOCK).max(axis=1)
+        bound = np.partition(maxima, len(maxima) - count)[len(maxima) - count]
+        picked = np.flatnonzero(logits >= bound)
+    values = logits[picked].astype(np.float64)
+    order = np.argsort(-values, kind="stable")
+    kept = _count_with_ties(values[order], count)
+    return Candidates(picked[order[:kept]], values[order[:kept]])
+
+
+def _count_with_ties(falling: Float64Array, count: int) -> int:
+    """How many of ``falling`` are at least as large as the count-th."""
+    if count >= len(falling):
+        return len(falling)
+    return int(np.searchsorted(-falling, -falling[count - 1], side="right"))
+
+
+def log_sum_exp(scores: npt.NDArray[np.floating]) -> float:
+    """ln Σ exp(scores), float64."""
+    top = float(scores.max())
+    return top + math.log(float(np.exp(scores - scores.max()).sum(dtype=np.float64)))
+
+
+def nucleus_size(scores: Float64Array, log_norm: float, top_p: float) -> int | None:
+    """Size of the smallest leading set with probability >= top_p; None when all of them fall short.
+
+    Args:
+        scores: falling, ``[k]``.
+        log_norm: ln of the sum of exp(score) over the whole distribution.
+        top_p: in (0, 1).
+    """
+    mass = np.cumsum(np.exp(scores - log_norm))
+    size = int(np.searchsorted(mass, top_p, side="left")) + 1
+    return size if size <= len(scores) else None
+
+
+def min_p_size(scores: Float64Array, min_p: float) -> int:
+    """How many leading candidates are at least ``min_p`` times as likely as the first."""
+    if min_p == 0.0:
+        return len(scores)
+    return int(np.searchsorted(-scores, -(scores[0] + math.log(min_p)), side="right"))
+
+
+def warp(logits: Float32Array, params: SamplingParams, limit: int | None = None) -> Candidates | None:
+    """Temperature, top-k, top-p, min-p; None when no filter is on and every id survives.
+
+    Args:
+        logits: float32 ``[n_tokens]``, padding ids already cut off.
+        params: with temperature > 0.
+        limit: keep at most this many; an approximation that only the edge may use, where it can
+            cost acceptance but never changes the text.
+    """
+    kept: Candidates | None = None
+    if params.top_k or limit:
+        count = min(params.top_k or len(logits), limit or len(logits))
+        kept = _scaled(top_candidates(logits, count), params.temperature)
+    if params.top_p < 1.0:
+        kept = _nucleus(logits, params, kept)
+    if params.min_p > 0.0:
+        kept = kept or _above_min_p(logits, params)
+        size = min_p_size(kept.scores, params.min_p)
+        kept = Candidates(kept.ids[:size], kept.scores[:size])
+    return kept
+
+
+def _scaled(candidates: Candidates, temperature: float) -> Candidates:
+    return Candidates(candidates.ids, candidates.scores / temperature)
+
+
+def _nucleus(logits: Float32Array, params: SamplingParams, kept: Candidates | None) -> Candidates:
+    """Cut ``kept`` (or the whole row) to its nucleus."""
+    if kept is not None:
+        size = nucleus_size(kept.scores, log_sum_exp(kept.scores), params.top_p) or len(kept.scores)
+        return Candidates(kept.ids[:size], kept.scores[:size])
+    log_norm = log_sum_exp(logits / np.float32(params.temperature))
+    count = _FIRST_LOOK
+    while True:
+        some = _scaled(top_candidates(logits, count), params.temperature)
+        found = nucleus_size(some.scores, log_norm, params.top_p)
+        if found is not None or count >= len(logits):
+            size = found or len(some.scores)
+            return Candidates(some.ids[:size], some.scores[:size])
+        count *= 4
+
+
+def _above_min_p(logits: Float32Array, params: SamplingParams) -> Candidates:
+    """Every id that min-p alone keeps, and maybe a few more."""
+    floor = float(logits.max()) + params.temperature * math.log(params.min_p)
+    count = int(np.count_nonzero(logits >= np.nextafter(np.float32(floor), np.float32(-np.inf))))
+    return _scaled(top_candidates(logits, max(count, 1)), params.temperature)
+
+
+def coupled_choice(candidates: Candidates, key: int) -> int:
+    """argmax over candidates of score + noise; exact ties go to the lowest id."""
+    total = candidates.scores + gumbel_noise(key, candidates.ids)
+    best = total.max()
+    return int(candidates.ids[total == best].min())
+
+
+def coupled_choice_over_all(logits: Float32Array, temperature: float, key: int) -> int:
+    """``coupled_choice`` when every id survives, without two logarithms for each of them.
+
+    The best of the likeliest ids is a lower bound on the winner. Any other id needs noise above
+    its distance from that bound, hence a hash above a threshold: only those few get logarithms.
+    """
+    some = _scaled(top_candidates(logits, _FIRST_LOOK), temperature)
+    bound = float((some.scores + gumbel_noise(key, some.ids)).max())
+    gap = bound - float(some.scores[-1])
+    if gap >= MAX_NOISE:
+        return coupled_choice(some, key)
+    hashes = token_hashes(key, _all_ids(len(logits)))
+    # -ln(-ln u) >= gap  <=>  u >= exp(-exp(-gap)); one part in 10^9 of slack covers the rounding.
+    uniform = math.exp(-math.exp(-gap)) * (1.0 - 1e-9)
+    hopeful = np.flatnonzero(hashes.view(np.uint64) >= np.uint64(int(uniform * 2.0**64)))
+    ids = np.union1d(some.ids, hopeful)
+    noise = gumbel_from_hashes(hashes[ids])
+    total = logits[ids].astype(np.float64) / temperature + noise
+    return int(ids[int(np.argmax(total))])
+
+
+_ids_cache: dict[int, Int64Array] = {}
+
+
+def _all_ids(count: int) -> Int64Array:
+    """0 .. count - 1, made once per vocabulary size."""
+    if count not in _ids_cache:
+        _ids_cache[count] = np.arange(count, dtype=np.int64)
+    return _ids_cache[count]
+
+
+def choose_token(logits: Float32Array, params: SamplingParams, position: int) -> int:
+    """The coupled scheme's token: a pure function of (logits, params, position).
+
+    argmax_i(logit_i / T + G_i) over the ids that survive the warpers; plain argmax at T = 0.
+
+    Args:
+        logits: float32 ``[n_tokens]``, padding ids cut off.
+        params: with its seed.
+        position: absolute index of the chosen token in prompt + output.
+    """
+    if params.greedy:
+        return int(np.argmax(logits))
+    key = position_key(params.seed, position)
+    candidates = warp(logits, params)
+    if candidates is None:
+        return coupled_choice_over_all(logits, params.temperature, key)
+    return coupled_choice(candidates, key)

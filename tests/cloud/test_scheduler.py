@@ -1,0 +1,90 @@
+"""Turns are fair, errors end one stream only, finished streams say so."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from draftwire_cloud.scheduler import Received, Scheduler, Stream
+from draftwire_cloud.session import CloudSession, Vocabulary
+from draftwire_protocol.errors import DraftwireError, ProtocolError
+from draftwire_protocol.messages import Cancel, CloudMessage, Draft, Finished, Mode, Open
+from draftwire_protocol.sampling import SamplingParams
+
+VOCABULARY = Vocabulary([b"x"] * 10, frozenset(), frozenset())
+
+
+@dataclass(eq=False)
+class Slot:
+    ids: list[int] = field(default_factory=list)
+    capacity: int = 100
+
+    @property
+    def length(self) -> int:
+        return len(self.ids)
+
+    def truncate(self, length: int) -> None:
+        del self.ids[length:]
+
+
+def stream(mode: Mode = Mode.CLOUD) -> tuple[Stream[Slot], list[CloudMessage | DraftwireError]]:
+    sent: list[CloudMessage | DraftwireError] = []
+    session = CloudSession(Open("s", (1, 2), SamplingParams(), 50, mode), VOCABULARY, 100)
+    return Stream(session, Slot(), 0, 0.0, sent.append), sent
+
+
+def run(scheduler: Scheduler[Slot], steps: int) -> list[Stream[Slot]]:
+    served = []
+    for _ in range(steps):
+        for one, work in scheduler.next_batch():
+            one.slot.ids.extend(work.ids)
+            one.session.apply(np.zeros((work.num_logits, 10), np.float32))
+            served.append(one)
+    return served
+
+
+def test_streams_take_turns() -> None:
+    scheduler: Scheduler[Slot] = Scheduler()
+    streams = [stream()[0] for _ in range(3)]
+    for one in streams:
+        scheduler.add(one)
+    assert run(scheduler, 9) == streams * 3
+
+
+def test_waiting_streams_are_passed_over() -> None:
+    scheduler: Scheduler[Slot] = Scheduler()
+    waiting, busy = stream(Mode.LOCKSTEP)[0], stream()[0]
+    scheduler.add(waiting)
+    scheduler.add(busy)
+    assert run(scheduler, 4) == [waiting, busy, busy, busy]
+    waiting.inbox.append(Received(Draft(0, 3, (0,)), 1.5))
+    assert run(scheduler, 2) == [waiting, busy]
+    assert waiting.ready_at == 1.5
+
+
+def test_batches_are_as_large_as_allowed() -> None:
+    scheduler: Scheduler[Slot] = Scheduler(max_batch=2)
+    for _ in range(3):
+        scheduler.add(stream()[0])
+    assert [len(scheduler.next_batch()) for _ in range(3)] == [2, 2, 2]
+
+
+def test_a_bad_message_ends_only_its_own_stream() -> None:
+    scheduler: Scheduler[Slot] = Scheduler()
+    (bad, sent), (good, _) = stream(), stream()
+    scheduler.add(bad)
+    scheduler.add(good)
+    bad.inbox.append(Received(Draft(0, 3, (99,)), 0.0))
+    assert run(scheduler, 3) == [good] * 3
+    assert isinstance(sent[0], ProtocolError)
+
+
+def test_a_finished_session_says_so_once() -> None:
+    scheduler: Scheduler[Slot] = Scheduler()
+    one, sent = stream()
+    scheduler.add(one)
+    one.inbox.append(Received(Cancel(), 0.0))
+    assert run(scheduler, 3) == []
+    assert [type(message) for message in sent] == [Finished]
+    scheduler.remove(one)
+    scheduler.remove(one)
+    assert len(scheduler) == 0

@@ -1,0 +1,197 @@
+"""The cloud's session against a scripted target: cases that broke other systems, and all their kind."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from draftwire_cloud.session import CloudSession, Vocabulary
+from draftwire_protocol.commit import FinishReason
+from draftwire_protocol.errors import ContextOverflowError, ProtocolError, StaleDraftError
+from draftwire_protocol.messages import Cancel, Draft, Mode, Open, SetMode, Verdict
+from draftwire_protocol.sampling import SamplingParams
+
+N_TOKENS, WIDTH = 30, 33
+EOS, STOP = 2, 12
+PIECES = [f"<{i}>".encode() for i in range(N_TOKENS)]
+PIECES[STOP] = b"STOP"
+VOCABULARY = Vocabulary(PIECES, frozenset({EOS}), frozenset({EOS}))
+PROMPT = (5, 6, 7)
+
+
+class Scripted:
+    """A target that writes a fixed text; its padding ids always have the largest logit."""
+
+    def __init__(self, script: list[int], **options: object) -> None:
+        self.script = script
+        fields: dict[str, object] = {"max_tokens": 100, "mode": Mode.LOCKSTEP, "sampling": SamplingParams()}
+        fields |= options
+        self.context = int(fields.pop("context", 1000))  # type: ignore[call-overload]
+        self.session = CloudSession(
+            Open("s", PROMPT, **fields),
+            VOCABULARY,
+            self.context,
+            prefill_chunk=4,  # type: ignore[arg-type]
+        )
+        self.cached = 0
+
+    def step(self) -> Verdict | None:
+        """Run the work at hand; None when the session waits."""
+        while (work := self.session.next_work(self.cached)) is not None:
+            assert self.cached + len(work.ids) <= self.context
+            self.cached += len(work.ids)
+            if work.num_logits:
+                rows = np.zeros((work.num_logits, WIDTH), np.float32)
+                rows[:, N_TOKENS:] = 9.0
+                base = len(self.session.ids) - len(PROMPT)
+                for i in range(work.num_logits):
+                    rows[i, self.script[base + i] if base + i < len(self.script) else 1] = 5.0
+                verdict = self.session.apply(rows)
+                self.cached = min(self.cached, len(self.session.ids) - 1)
+                return verdict
+        return None
+
+    def draft(self, *ids: int, epoch: int | None = None, start: int | None = None) -> Verdict | None:
+        at = len(self.session.ids) if start is None else start
+        answers = self.session.receive(Draft(self.session.epoch if epoch is None else epoch, at, ids))
+        if answers:
+            assert isinstance(answers[0], Verdict)
+            return answers[0]
+        return self.step()
+
+    @property
+    def output(self) -> list[int]:
+        return self.session.ids[len(PROMPT) :]
+
+    @property
+    def reason(self) -> FinishReason:
+        return self.session.finish_message.reason
+
+
+def test_eos_inside_an_accepted_block_ends_it_and_counts_what_was_kept() -> None:
+    target = Scripted([4, 5, EOS, 7, 8])
+    target.step()
+    verdict = target.draft(5, EOS, 7)
+    assert verdict is not None
+    assert (target.output, verdict.num_accepted, verdict.ids) == ([4, 5, EOS], 2, ())
+    usage = target.session.finish_message.usage
+    assert (target.reason, usage.num_accepted_tokens, usage.num_draft_tokens) == (FinishReason.STOP, 2, 2)
+
+
+def test_stop_before_max_tokens_is_stop_not_length() -> None:
+    target = Scripted([10, 11, STOP, 20, 21, 22], max_tokens=5, stop=("STOP",))
+    target.step()
+    target.draft(11, STOP, 20, 21, 22, 23)
+    assert (target.output, target.reason) == ([10, 11, STOP], FinishReason.STOP)
+
+
+def test_one_token_is_one_token_whatever_gamma() -> None:
+    target = Scripted([10, 11], max_tokens=1)
+    target.step()
+    assert (target.output, target.reason, target.session.finished) == ([10], FinishReason.LENGTH, True)
+
+
+def test_blocks_never_reach_beyond_max_tokens() -> None:
+    target = Scripted([10, 11, 12 + 1, 14, 15], max_tokens=3)
+    target.step()
+    assert target.session.receive(Draft(0, 4, (11, 13, 14, 15))) == []
+    work = target.session.next_work(target.cached)
+    assert work is not None
+    assert len(work.ids) == 2
+    target.step()
+    assert target.output == [10, 11, 13]
+
+
+def test_padding_ids_are_never_emitted_and_refused_in_drafts() -> None:
+    target = Scripted([4, 5])
+    target.step()
+    with pytest.raises(ProtocolError, match="30"):
+        target.draft(N_TOKENS)
+    target.draft(5)
+    assert target.output == [4, 5, 1]
+
+
+@pytest.mark.parametrize("length", [3, 4, 5])
+def test_context_edge(length: int) -> None:
+    if length > 3:
+        with pytest.raises(ContextOverflowError, match="3 tokens and the context"):
+            Scripted([4], context=len(PROMPT) - (length - 4))
+        return
+    target = Scripted([4, 5, 6], context=len(PROMPT) + 1)
+    target.step()
+    assert (target.output, target.reason) == ([4], FinishReason.LENGTH)
+
+
+def test_a_repeated_draft_gets_the_same_verdict_and_advances_once() -> None:
+    target = Scripted([4, 5, 6, 7, 8])
+    target.step()
+    first = target.draft(5, 9)
+    again = target.draft(5, 9, epoch=0, start=4)
+    assert first == again
+    assert target.output == [4, 5, 6]
+
+
+def test_drafts_of_a_dead_branch_change_nothing() -> None:
+    target = Scripted([4, 5, 6, 7, 8])
+    target.step()
+    target.draft(9)
+    assert target.session.epoch == 1
+    assert target.draft(6, epoch=0) is None
+    assert target.draft(6, start=3) is None
+    assert target.output == [4, 5]
+    with pytest.raises(StaleDraftError):
+        target.draft(6, start=50)
+    target.draft(6)
+    assert target.output == [4, 5, 6, 7]
+
+
+def test_cloud_mode_streams_until_told_to_wait() -> None:
+    target = Scripted([4, 5, 6, 7, 8, 9, 10], mode=Mode.CLOUD)
+    assert [target.step() for _ in range(3)][-1] is not None
+    assert target.output == [4, 5, 6]
+    target.session.receive(SetMode(Mode.LOCKSTEP))
+    last = target.step()
+    assert last is not None
+    assert (last.mode, target.step()) == (Mode.LOCKSTEP, None)
+    target.draft(8)
+    assert target.output == [4, 5, 6, 7, 8, 9]
+    target.session.receive(SetMode(Mode.CLOUD))
+    assert target.step() is not None
+
+
+def test_cancel_ends_it_before_another_step() -> None:
+    target = Scripted([4, 5], mode=Mode.CLOUD)
+    target.session.receive(Cancel())
+    assert (target.step(), target.reason) == (None, FinishReason.CANCELLED)
+
+
+def test_second_open_is_refused() -> None:
+    target = Scripted([4])
+    with pytest.raises(ProtocolError, match="second Open"):
+        target.session.receive(target.session.request)
+
+
+@given(
+    st.lists(st.integers(3, 11), min_size=1, max_size=40),
+    st.lists(st.lists(st.integers(3, 11), max_size=6), max_size=60),
+    st.integers(1, 30),
+    st.integers(0, 40),
+)
+def test_output_is_the_targets_whatever_is_drafted(
+    text: list[int], blocks: list[list[int]], limit: int, resumed: int
+) -> None:
+    script = [*text, EOS]
+    expected = script[:limit]
+    committed = tuple(expected[: min(resumed, len(expected) - 1)])
+    target = Scripted(script, max_tokens=limit, committed_ids=committed)
+    target.step()
+    for block in blocks:
+        if target.session.finished:
+            break
+        target.draft(*block)
+    while not target.session.finished:
+        target.draft()
+    usage = target.session.finish_message.usage
+    assert target.output == expected
+    assert usage.completion_tokens == len(expected)
+    assert usage.num_accepted_tokens <= usage.num_draft_tokens

@@ -1,0 +1,167 @@
+"""The controller on rounds from a known world: it must find what a full search finds."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from draftwire_edge.controller import Controller, GammaPolicy, Round
+from draftwire_edge.controller.estimators import RatioOfSums, VerifyTime
+from draftwire_edge.controller.stop_rule import lockstep_tpot_ms, worth_drafting
+from draftwire_edge.drafter import Guess
+from draftwire_protocol.errors import UserInputError
+from draftwire_protocol.messages import Mode
+
+
+class World:
+    """Independent acceptance with chance alpha; times in ms."""
+
+    def __init__(self, alpha: float, draft_ms: float, base_ms: float, slope_ms: float, rtt_ms: float) -> None:
+        self.alpha, self.draft_ms, self.base_ms = alpha, draft_ms, base_ms
+        self.slope_ms, self.rtt_ms = slope_ms, rtt_ms
+        self.random = random.Random(7)
+
+    def verify_ms(self, n: int) -> float:
+        return self.base_ms + self.slope_ms * n
+
+    def round(self, gamma: int) -> Round:
+        accepted = 0
+        while accepted < gamma and self.random.random() < self.alpha:
+            accepted += 1
+        forward = self.verify_ms(gamma + 1)
+        return Round(
+            gamma, accepted, accepted + 1, gamma * self.draft_ms, self.rtt_ms + forward, forward, forward
+        )
+
+    def tpot(self, gamma: int) -> float:
+        return lockstep_tpot_ms(gamma, self.alpha, self.draft_ms, self.rtt_ms, self.verify_ms(gamma + 1))
+
+    def best_gamma(self) -> int:
+        return min(range(1, 65), key=self.tpot)
+
+
+def drafted(controller: Controller, room: int = 1000) -> int:
+    """How far the controller lets a drafter go."""
+    plan = controller.plan(room)
+    guesses: list[Guess] = []
+    while len(guesses) < plan.limit:
+        guesses.append(Guess(0, 0.9))
+        if not controller.want_more(guesses):
+            break
+    return len(guesses)
+
+
+def live_in(world: World, rounds: int, policy: GammaPolicy | None = None) -> tuple[Controller, list[int]]:
+    controller = Controller(policy or GammaPolicy(mode=Mode.LOCKSTEP))
+    gammas = []
+    for _ in range(rounds):
+        gammas.append(drafted(controller))
+        controller.observe_round(world.round(gammas[-1]))
+    return controller, gammas
+
+
+@pytest.mark.parametrize("rtt_ms", [0.0, 30.0, 100.0, 400.0])
+@pytest.mark.parametrize(
+    ("alpha", "draft_ms", "base_ms"), [(0.8, 10.0, 50.0), (0.87, 24.0, 200.0), (0.6, 5.0, 50.0)]
+)
+def test_gamma_lands_where_a_full_search_lands(
+    alpha: float, draft_ms: float, base_ms: float, rtt_ms: float
+) -> None:
+    world = World(alpha, draft_ms, base_ms, 0.02 * base_ms, rtt_ms)
+    _, gammas = live_in(world, 300)
+    steady = gammas[100:]
+    cost = sum(world.tpot(gamma) for gamma in steady) / len(steady)
+    assert cost <= 1.06 * world.tpot(world.best_gamma())
+
+
+def test_longer_round_trips_lengthen_the_draft() -> None:
+    lengths = [sum(live_in(World(0.85, 10, 50, 1, rtt), 200)[1][100:]) for rtt in (0.0, 60.0, 300.0)]
+    assert lengths[0] < lengths[1] < lengths[2]
+
+
+@given(st.floats(0.0, 1.0), st.floats(0.0, 100.0), st.floats(0.0, 10.0), st.floats(0.1, 1000.0))
+def test_stop_rule_is_the_inequality_it_claims(
+    survival: float, draft_ms: float, slope_ms: float, tpot_ms: float
+) -> None:
+    go = worth_drafting(survival, draft_ms, slope_ms, tpot_ms)
+    assert go == (survival * tpot_ms > draft_ms + slope_ms)
+
+
+def test_useless_drafts_end_in_cloud_mode_and_are_tried_again_less_and_less() -> None:
+    world = World(0.0, 10.0, 50.0, 1.0, 30.0)
+    controller = Controller(GammaPolicy())
+    modes = []
+    for _ in range(900):
+        plan = controller.plan(100)
+        modes.append(plan.mode)
+        if plan.mode is Mode.CLOUD:
+            controller.observe_fill(world.verify_ms(1))
+        else:
+            controller.observe_round(world.round(drafted(controller)))
+    assert modes.count(Mode.LOCKSTEP) < 45
+    assert Mode.LOCKSTEP in modes[200:]
+
+
+def test_good_drafts_stay_in_lockstep_and_a_mended_link_is_found_again() -> None:
+    good, bad = World(0.9, 10.0, 50.0, 1.0, 0.0), World(0.9, 10.0, 50.0, 1.0, 2000.0)
+    controller = Controller(GammaPolicy())
+
+    def live(world: World, tokens: int) -> Mode:
+        while tokens > 0:
+            if controller.plan(100).mode is Mode.CLOUD:
+                controller.observe_fill(world.verify_ms(1))
+                tokens -= 1
+            else:
+                seen = world.round(drafted(controller))
+                controller.observe_round(seen)
+                tokens -= seen.committed
+        return controller.plan(100).mode
+
+    assert live(good, 200) is Mode.LOCKSTEP
+    assert live(bad, 200) is Mode.CLOUD
+    assert live(good, 800) is Mode.LOCKSTEP
+
+
+def test_perfect_drafts_measure_alpha_one_not_above() -> None:
+    controller, _ = live_in(World(1.0, 10, 50, 1, 0), 200)
+    assert 0.99 < controller.alpha <= 1.0
+
+
+def test_fixed_gamma_and_mode_are_kept() -> None:
+    controller, gammas = live_in(World(0.0, 50, 50, 1, 0), 50, GammaPolicy(gamma=7, mode=Mode.LOCKSTEP))
+    assert set(gammas) == {7}
+    assert controller.plan(3).limit == 3
+    assert Controller(GammaPolicy(mode=Mode.CLOUD)).plan(10).mode is Mode.CLOUD
+
+
+@pytest.mark.parametrize("gamma", [0, -1, 65, 10_000])
+def test_senseless_gammas_are_refused_by_name(gamma: int) -> None:
+    with pytest.raises(UserInputError, match="--gamma"):
+        GammaPolicy(gamma)
+
+
+def test_ratio_is_of_sums_not_a_mean_of_ratios() -> None:
+    ratio = RatioOfSums(decay=1.0)
+    ratio.add(1.0, 1.0)
+    ratio.add(1.0, 9.0)
+    assert ratio.value == pytest.approx(0.2)
+
+
+@given(st.floats(1, 500), st.floats(0, 20), st.lists(st.integers(1, 20), min_size=2, max_size=60))
+def test_verify_time_is_never_negative_and_grows(base: float, slope: float, sizes: list[int]) -> None:
+    fit = VerifyTime()
+    for n in sizes:
+        fit.add(n, base + slope * n)
+    assert fit.slope_ms >= 0
+    assert fit.ms(1) <= fit.ms(20)
+    mean = sum(sizes) / len(sizes)
+    assert fit.ms(mean) == pytest.approx(base + slope * mean, rel=0.35, abs=12 * slope)
+
+
+def test_verify_time_finds_the_line_from_varied_sizes() -> None:
+    fit = VerifyTime()
+    for n in [1, 5, 9, 17] * 20:
+        fit.add(n, 190 + 6 * n)
+    assert fit.slope_ms == pytest.approx(6, rel=0.1)
+    assert fit.ms(5) == pytest.approx(220, rel=0.05)

@@ -1,0 +1,138 @@
+"""Warpers and the coupled choice against plain, slow definitions."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from draftwire_protocol import sampling
+from draftwire_protocol.errors import UserInputError
+from draftwire_protocol.noise import gumbel_noise, position_key
+from draftwire_protocol.sampling import SamplingParams
+
+PARAMS = st.builds(
+    SamplingParams,
+    temperature=st.floats(0.05, 3.0),
+    top_k=st.sampled_from([0, 1, 2, 5, 50, 10_000]),
+    top_p=st.sampled_from([1.0, 0.99, 0.9, 0.5, 0.01]),
+    min_p=st.sampled_from([0.0, 0.001, 0.05, 0.5, 1.0]),
+    seed=st.integers(0, 2**64 - 1),
+)
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> np.ndarray:
+    """Logits rows of all sizes; rounded ones have many exact ties."""
+    size = draw(st.sampled_from([1, 2, 7, 64, 300, 5000, 20_000]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    row = rng.normal(0, draw(st.sampled_from([0.0, 0.3, 3.0, 12.0])), size).astype(np.float32)
+    return row.round(draw(st.sampled_from([0, 1, 7]))).astype(np.float32)
+
+
+def reference_support(row: np.ndarray, params: SamplingParams) -> set[int]:
+    """Surviving ids by full sort, float64."""
+    scores = row.astype(np.float64) / params.temperature
+    order = sorted(range(len(row)), key=lambda i: (-scores[i], i))
+    if params.top_k:
+        threshold = scores[order[min(params.top_k, len(order)) - 1]]
+        order = [i for i in order if scores[i] >= threshold]
+    if params.top_p < 1.0:
+        chance = np.exp(scores[order] - scores[order[0]])
+        mass = np.cumsum(chance / chance.sum())
+        order = order[: int(np.count_nonzero(mass < params.top_p - 1e-9)) + 1]
+    if params.min_p:
+        floor = scores[order[0]] + np.log(params.min_p)
+        order = [i for i in order if scores[i] >= floor - 1e-9]
+    return set(order)
+
+
+@given(rows(), st.sampled_from([1, 3, 64, 300]))
+def test_top_candidates_are_exact_and_sorted_with_ties_by_id(row: np.ndarray, count: int) -> None:
+    found = sampling.top_candidates(row, count)
+    order = sorted(range(len(row)), key=lambda i: (-row[i], i))
+    threshold = row[order[min(count, len(row)) - 1]]
+    assert found.ids.tolist() == [i for i in order if row[i] >= threshold]
+
+
+@settings(max_examples=300)
+@given(rows(), PARAMS)
+def test_warp_keeps_the_ids_of_the_plain_definition(row: np.ndarray, params: SamplingParams) -> None:
+    kept = sampling.warp(row, params)
+    expected = reference_support(row, params)
+    if kept is None:
+        assert len(expected) == len(row)
+        return
+    # Rounding may move the last id of a nucleus; everything else is equal.
+    assert len(set(kept.ids.tolist()) ^ expected) <= (1 if params.top_p < 1.0 else 0)
+    assert np.all(np.diff(kept.scores) <= 0)
+
+
+@settings(max_examples=200)
+@given(rows(), st.floats(0.05, 3.0), st.integers(0, 2**64 - 1), st.integers(0, 10_000))
+def test_pruned_choice_equals_noise_on_every_id(
+    row: np.ndarray, temperature: float, seed: int, position: int
+) -> None:
+    key = position_key(seed, position)
+    total = row.astype(np.float64) / temperature + gumbel_noise(key, np.arange(len(row)))
+    assert sampling.coupled_choice_over_all(row, temperature, key) == int(np.argmax(total))
+
+
+@given(rows(), PARAMS, st.integers(0, 10_000))
+def test_choice_is_in_the_support_and_repeatable(
+    row: np.ndarray, params: SamplingParams, position: int
+) -> None:
+    token = sampling.choose_token(row, params, position)
+    kept = sampling.warp(row, params)
+    assert kept is None or token in kept.ids
+    assert token == sampling.choose_token(row.copy(), params, position)
+
+
+@pytest.mark.parametrize(
+    "params", [SamplingParams(), SamplingParams(0.0, 0, 1.0, 0.0), SamplingParams(0.0, 40, 0.9)]
+)
+def test_greedy_takes_the_lowest_id_of_a_tie(params: SamplingParams) -> None:
+    assert sampling.choose_token(np.array([1, 3, 3, 2], np.float32), params, 5) == 1
+
+
+def test_tied_logits_and_tied_noise_go_to_the_lowest_id() -> None:
+    same = sampling.Candidates(np.array([9, 4]), np.array([0.0, 0.0]))
+    key = position_key(3, 0)
+    low, high = gumbel_noise(key, np.array([4, 9]))
+    level = sampling.Candidates(np.array([9, 4]), np.array([-high, -low]))
+    assert sampling.coupled_choice(level, key) == 4
+    assert sampling.coupled_choice(same, key) == (4 if low > high else 9)
+
+
+@pytest.mark.parametrize(
+    "params", [SamplingParams(1.0), SamplingParams(0.7, 5), SamplingParams(1.3, 0, 0.8, 0.02)]
+)
+def test_choice_over_seeds_follows_the_warped_distribution(params: SamplingParams) -> None:
+    # Chi-square over 20,000 seeds; fixed seeds, threshold at a false-alarm rate of 1e-9.
+    row = np.random.default_rng(0).normal(0, 1.5, 12).astype(np.float32)
+    draws = 20_000
+    counts = np.zeros(12)
+    for seed in range(draws):
+        one = SamplingParams(params.temperature, params.top_k, params.top_p, params.min_p, seed)
+        counts[sampling.choose_token(row, one, seed % 7)] += 1
+    support = sorted(reference_support(row, params))
+    chance = np.exp(row[support].astype(np.float64) / params.temperature)
+    expected = draws * chance / chance.sum()
+    assert counts.sum() == counts[support].sum()
+    assert stats.chisquare(counts[support], expected).pvalue > 1e-9
+    # Negative control: a temperature wrong by a fifth is caught.
+    wrong = np.exp(row[support].astype(np.float64) / params.temperature * 1.2)
+    assert stats.chisquare(counts[support], draws * wrong / wrong.sum()).pvalue < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", -0.1), ("temperature", float("nan")), ("temperature", float("inf")),
+        ("top_k", -1), ("top_p", 0.0), ("top_p", 1.1), ("min_p", -0.1), ("min_p", 1.5),
+        ("seed", -1), ("seed", 2**64),
+    ],
+)  # fmt: skip
+def test_bad_parameters_name_the_option(field: str, value: float) -> None:
+    with pytest.raises(UserInputError, match=f"--{field.replace('_', '-')}"):
+        SamplingParams(**{field: value})
