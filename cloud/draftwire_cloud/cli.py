@@ -37,18 +37,27 @@ def _commands() -> None:
 @app.command()
 def serve(  # noqa: PLR0913  # one parameter an option
     model: Annotated[
-        str, typer.Option("--model", metavar="PAIR|FOLDER|FILE", help="A pair's target, a model folder or a GGUF.")
+        str,
+        typer.Option(
+            "--model", metavar="PAIR|FOLDER|FILE", help="A pair's target, a model folder or a GGUF."
+        ),
     ] = "qwen2.5-coder",
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for every network.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 50051,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
+    ] = 50051,
     dtype: DtypeOption = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; all cores if not given.")] = None,
     fixed_shapes: Annotated[
         bool, typer.Option(help="Give the same bits for a block and for one token at a time.")
     ] = True,
-    kv_memory_mib: Annotated[int, typer.Option(min=1, help="Memory for sessions' keys and values, MiB.")] = 2048,
+    kv_memory_mib: Annotated[
+        int, typer.Option(min=1, help="Memory for sessions' keys and values, MiB.")
+    ] = 2048,
     max_sessions: Annotated[int, typer.Option(min=1, help="Most generations at once.")] = 64,
-    lease_s: Annotated[float, typer.Option(min=0, help="Keep a silent session's KV this long, seconds.")] = 120.0,
+    lease_s: Annotated[
+        float, typer.Option(min=0, help="Keep a silent session's KV this long, seconds.")
+    ] = 120.0,
     download: Annotated[bool, typer.Option(help="Fetch a pair's model if it is not here yet.")] = True,
 ) -> None:
     """Serve a target model until SIGTERM or Ctrl-C.
@@ -92,7 +101,9 @@ def health(
 @app.command()
 def convert(
     model: Annotated[str, typer.Argument(metavar="PAIR|FILE", help="A pair's target or a GGUF file.")],
-    dtype: Annotated[Literal["bfloat16", "float32"], typer.Option(help="Type of the stored weights.")] = "bfloat16",
+    dtype: Annotated[
+        Literal["bfloat16", "float32"], typer.Option(help="Type of the stored weights.")
+    ] = "bfloat16",
 ) -> None:
     """Convert a GGUF target ahead of time and print the folder; `serve` does it by itself too.
 
@@ -121,5 +132,3 @@ def _errors_explained() -> Iterator[None]:
 def main() -> None:
     """Entry point."""
     app()
-
-

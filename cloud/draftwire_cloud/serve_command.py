@@ -55,7 +55,12 @@ async def run_serve(job: ServeJob, say: Callable[[str], None]) -> None:
     stored: StoredType = "float32" if job.dtype == "float32" else "bfloat16"
     folder = target_folder(job.model, stored, download=job.download)
     config = TargetConfig(
-        folder, Path(job.model).name, job.dtype, job.threads, fixed_shapes=job.fixed_shapes, kv_bytes=job.kv_bytes
+        folder,
+        Path(job.model).name,
+        job.dtype,
+        job.threads,
+        fixed_shapes=job.fixed_shapes,
+        kv_bytes=job.kv_bytes,
     )
     loaded = await asyncio.to_thread(load_target, config, say)
     say(f"self-test: {loaded.exactness.summary()}")

@@ -52,7 +52,9 @@ class SpeculationService(pb_grpc.SpeculationServiceServicer):
         return codec.encode_card(card)
 
     async def Decode(  # noqa: N802  # named by the proto
-        self, request_iterator: AsyncIterator[pb.DecodeRequest], context: grpc.aio.ServicerContext
+        self,
+        request_iterator: AsyncIterator[pb.DecodeRequest],
+        context: grpc.aio.ServicerContext[pb.DecodeRequest, pb.DecodeResponse],
     ) -> AsyncIterator[pb.DecodeResponse]:
         """One generation."""
         outbox: Outbox = asyncio.Queue()

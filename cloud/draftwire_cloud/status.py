@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import grpc
 from google.protobuf.any_pb2 import Any as AnyMessage
@@ -17,7 +17,7 @@ _DETAILS_KEY = "grpc-status-details-bin"
 _RETRY_AFTER = Duration(seconds=1)
 
 
-async def abort(context: grpc.aio.ServicerContext, error: DraftwireError) -> NoReturn:
+async def abort(context: grpc.aio.ServicerContext[Any, Any], error: DraftwireError) -> NoReturn:
     """End the call with the error's status, its message and machine-readable details."""
     code = grpc.StatusCode[error.status]
     details = [_packed(ErrorInfo(reason=type(error).__name__, domain="draftwire"))]

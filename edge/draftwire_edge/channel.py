@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import grpc
 
@@ -26,7 +27,23 @@ OPTIONS = (
 )
 
 T = TypeVar("T")
+#: Key of the details that the service attaches to every status it sends on purpose.
+_DETAILS_KEY = "grpc-status-details-bin"
+#: Statuses that the transport makes up when a connection breaks.
+_BROKEN = frozenset({"UNAVAILABLE", "INTERNAL", "UNKNOWN", "CANCELLED", "OK"})
 _Call = grpc.aio.StreamStreamCall[pb.DecodeRequest, pb.DecodeResponse]
+#: What grpc.aio raises when one writes to a call that has ended.
+_CALL_IS_OVER = (grpc.aio.AioRpcError, grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError)
+
+
+def _error_of(
+    code: grpc.StatusCode, message: str | None, metadata: grpc.aio.Metadata | None
+) -> DraftwireError:
+    """Our exception for a status: the service's own, or the transport's word for a broken connection."""
+    on_purpose = metadata is not None and _DETAILS_KEY in metadata
+    if code.name in _BROKEN and not on_purpose:
+        return CloudUnavailableError(message or "the stream ended before the text was finished")
+    return error_from_status(code.name, message or code.name)
 
 
 async def _mapped(call: Awaitable[T]) -> T:
@@ -34,7 +51,7 @@ async def _mapped(call: Awaitable[T]) -> T:
     try:
         return await call
     except grpc.aio.AioRpcError as error:
-        raise error_from_status(error.code().name, error.details() or error.code().name) from error
+        raise _error_of(error.code(), error.details(), error.trailing_metadata()) from error
     except grpc.aio.UsageError as error:
         raise CloudUnavailableError(str(error)) from error
 
@@ -57,7 +74,7 @@ class DecodeStream:
         self.bytes_up += request.ByteSize()
         try:
             await self._call.write(request)
-        except (grpc.aio.AioRpcError, grpc.aio.UsageError, grpc.aio.InternalError) as error:
+        except _CALL_IS_OVER as error:
             raise await self._reason() from error
 
     async def receive(self) -> CloudMessage:
@@ -74,10 +91,8 @@ class DecodeStream:
 
     async def _reason(self) -> DraftwireError:
         """Why the stream is over."""
-        code = await self._call.code()
-        if code is grpc.StatusCode.OK:
-            return CloudUnavailableError("the cloud closed the stream before the text was finished")
-        return error_from_status(code.name, await self._call.details() or code.name)
+        call = self._call
+        return _error_of(await call.code(), await call.details(), await call.trailing_metadata())
 
     def cancel(self) -> None:
         """End the call now."""

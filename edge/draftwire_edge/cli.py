@@ -29,7 +29,9 @@ app.add_typer(models_app, name="models")
 CloudOption = Annotated[
     str | None, typer.Option("--cloud", metavar="HOST:PORT", help="Where the service runs.")
 ]
-PairOption = Annotated[str | None, typer.Option("--pair", metavar="NAME", help="See `draftwire models list`.")]
+PairOption = Annotated[
+    str | None, typer.Option("--pair", metavar="NAME", help="See `draftwire models list`.")
+]
 DraftModelOption = Annotated[
     Path | None, typer.Option("--draft-model", metavar="FILE", help="A GGUF file instead of the pair's.")
 ]
@@ -48,7 +50,9 @@ def generate(  # noqa: PLR0913  # one parameter an option
     draft_model: DraftModelOption = None,
     drafter: Annotated[str | None, typer.Option(help="`model`, or `ngram` (no model).")] = None,
     gamma: Annotated[str | None, typer.Option(metavar="auto|N", help="Tokens to draft a round.")] = None,
-    mode: Annotated[str | None, typer.Option(metavar="auto|lockstep|cloud", help="Who waits for whom.")] = None,
+    mode: Annotated[
+        str | None, typer.Option(metavar="auto|lockstep|cloud", help="Who waits for whom.")
+    ] = None,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None,
     top_k: Annotated[int | None, typer.Option(help="Keep the k likeliest tokens; 0 keeps all.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Keep the smallest set this likely.")] = None,

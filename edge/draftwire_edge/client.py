@@ -1,8 +1,8 @@
 """The Python API: one object that connects, loads the drafter, checks the pair and writes texts.
 
-    async with EdgeClient(load_settings(cloud="127.0.0.1:50051")) as client:
-        async for event in client.generate("Write a haiku about rivers"):
-            ...
+async with EdgeClient(load_settings(cloud="127.0.0.1:50051")) as client:
+    async for event in client.generate("Write a haiku about rivers"):
+        ...
 """
 
 from __future__ import annotations

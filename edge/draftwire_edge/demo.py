@@ -22,7 +22,7 @@ from draftwire_edge.generate_command import show_token
 from draftwire_edge.generation import DoneEvent, GenerationResult, NoticeEvent, TokenEvent
 from draftwire_edge.report import as_json
 from draftwire_models.cache import ModelCache
-from draftwire_models.pairs import get_pair
+from draftwire_models.pairs import Role, get_pair
 from draftwire_models.progress import console_progress
 from draftwire_models.pull import pull_pair
 from draftwire_protocol.errors import CloudUnavailableError
@@ -76,7 +76,7 @@ def run_demo(settings: EdgeSettings, *, start_cloud: bool, json_file: Path | Non
 @contextmanager
 def _service(pair: str, address: str, *, start: bool) -> Iterator[str]:
     """The address of a running service: the given one, or a new process of our own."""
-    roles = ("draft", "target") if start else ("draft",)
+    roles: tuple[Role, ...] = ("draft", "target") if start else ("draft",)
     pull_pair(get_pair(pair, "--pair"), ModelCache.open(), roles, console_progress())
     if not start:
         yield address
@@ -110,7 +110,9 @@ async def _compare(settings: EdgeSettings) -> list[Comparison]:
         for name, prompt in PROMPTS.items():
             results = []
             for title, client in (("cloud alone", alone), ("together", together)):
-                _screen.print(Panel(prompt, title=f"{name} · {title}", title_align="left", border_style="dim"))
+                _screen.print(
+                    Panel(prompt, title=f"{name} · {title}", title_align="left", border_style="dim")
+                )
                 results.append(await _write(client, prompt))
             comparisons.append(Comparison(name, *results))
     return comparisons
@@ -149,7 +151,9 @@ def _table(comparisons: Sequence[Comparison]) -> Table:
     for one in comparisons:
         table.add_row(one.name, "alone", *_figures(one.alone), "", "")
         verdict = "[green]yes[/]" if one.identical else "[red]NO[/]"
-        table.add_row("", "together", *_figures(one.together), _ratio(one.speed_up), verdict, end_section=True)
+        table.add_row(
+            "", "together", *_figures(one.together), _ratio(one.speed_up), verdict, end_section=True
+        )
     return table
 
 

@@ -28,12 +28,17 @@ class Drafter(Protocol):
     One owner: all calls come from one thread at a time.
     """
 
-    #: Name shown to the user, e.g. the model file's or "ngram".
-    name: str
-    #: Time spent inside the model so far, in seconds; the rest of ``draft`` is our own work.
-    model_seconds: float
-    #: Most tokens, context and draft together, that it can handle.
-    context_length: int
+    @property
+    def name(self) -> str:
+        """Shown to the user, e.g. the model file's name or "ngram"."""
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens, context and draft together, that it can handle."""
+
+    @property
+    def model_seconds(self) -> float:
+        """Time spent inside the model so far, in seconds; the rest of ``draft`` is our own work."""
 
     def prefill(self, context: Sequence[int]) -> None:
         """Take in a context before it is needed; reuses what is already there."""

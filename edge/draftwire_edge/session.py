@@ -163,10 +163,10 @@ class EdgeSession:
                     return None
                 case Verdict() if message.start >= run.length:
                     return message
-                case Opened():
+                case Opened() if run.filling:
                     run.recorder.round_trip(self._clock() - opened_at - message.prefill_us / 1e6)
-                case Verdict():
-                    pass  # a repeated answer
+                case Opened() | Verdict():
+                    pass  # read late, after the drafter's own work; or a repeated answer
 
     def _observe(self, run: Run, block: Block, verdict: Verdict, wait_s: float) -> None:
         """Give the controller and the recorder what this round showed."""

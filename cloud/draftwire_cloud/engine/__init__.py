@@ -1,0 +1,1 @@
+"""The target model: packed verification of many sessions in one forward pass."""

@@ -1,0 +1,23 @@
+"""What can go wrong inside the engine.
+
+EngineError
+├── OutOfSlotsError        no room for more keys and values: park or refuse a session
+├── ContextOverflowError   a session would grow past its slot or past the model's context
+└── UnsupportedModelError  the packed path cannot serve this model; the message says why
+"""
+
+
+class EngineError(Exception):
+    """Base of every error the engine raises on purpose."""
+
+
+class OutOfSlotsError(EngineError):
+    """The byte budget for keys and values is used up."""
+
+
+class ContextOverflowError(EngineError):
+    """The new tokens do not fit behind the ones a slot already holds."""
+
+
+class UnsupportedModelError(EngineError):
+    """The model cannot be verified in a packed row, or not correctly."""

@@ -1,0 +1,52 @@
+"""What the rest of the service needs to know about the target model."""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """Fixed properties of a loaded target.
+
+    Attributes:
+        architecture: class name, e.g. ``Qwen2ForCausalLM``.
+        n_vocab: width of a row of logits; may exceed the number of real tokens.
+        context_length: most tokens the model was made for, prompt and output together.
+        eos_ids: every id that ends a generation, ascending.
+        dtype: arithmetic type, ``float32`` or ``bfloat16``.
+        weights: how linear weights are kept, e.g. ``float16 x 197`` or ``plain``.
+        kv_bytes_per_token: bytes of keys and values a token takes in a slot.
+        device: where the model runs.
+    """
+
+    architecture: str
+    n_vocab: int
+    context_length: int
+    eos_ids: tuple[int, ...]
+    dtype: str
+    weights: str
+    kv_bytes_per_token: int
+    device: str
+
+
+def eos_ids(model: Any) -> tuple[int, ...]:
+    """Every end-of-generation id: all of the generation config's, else the model config's."""
+    for config in (model.generation_config, model.config.get_text_config(decoder=True)):
+        found = getattr(config, "eos_token_id", None)
+        if found is not None:
+            return tuple(sorted({found} if isinstance(found, int) else set(found)))
+    return ()
+
+
+def context_length(config: Any) -> int:
+    """The context the model was made for, in tokens.
+
+    Raises:
+        ValueError: when the config does not say.
+    """
+    text = config.get_text_config(decoder=True)
+    for name in ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx"):
+        found = getattr(text, name, None)
+        if isinstance(found, int):
+            return found
+    raise ValueError(f"{type(text).__name__} does not say how long its context is")

@@ -1,0 +1,51 @@
+"""Bytes of every token id, from a transformers tokenizer."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
+_SPACE_MARK = "\u2581"
+
+
+def token_pieces(tokenizer: Any) -> list[bytes]:
+    """Bytes of ids 0 .. len(tokenizer) - 1, as llama.cpp's ``token_to_piece(special=True)`` gives them."""
+    added = tokenizer.added_tokens_decoder
+    names = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    to_bytes = _byte_level if is_byte_level(tokenizer) else _sentence_piece
+    return [
+        added[token].content.encode() if token in added else to_bytes(name or "")
+        for token, name in enumerate(names)
+    ]
+
+
+def special_ids(tokenizer: Any) -> list[int]:
+    """Ids of control tokens, which are never shown."""
+    return sorted(token for token, added in tokenizer.added_tokens_decoder.items() if added.special)
+
+
+def is_byte_level(tokenizer: Any) -> bool:
+    """Whether tokens are spelled in GPT-2's byte alphabet."""
+    return _SPACE_MARK + "the" not in tokenizer.get_vocab()
+
+
+@cache
+def byte_alphabet() -> dict[str, int]:
+    """GPT-2's printable stand-in character of each byte: printable bytes stand for themselves."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+def _byte_level(name: str) -> bytes:
+    alphabet = byte_alphabet()
+    if any(character not in alphabet for character in name):
+        return name.encode()
+    return bytes(alphabet[character] for character in name)
+
+
+def _sentence_piece(name: str) -> bytes:
+    found = _BYTE_TOKEN.fullmatch(name)
+    return bytes([int(found[1], 16)]) if found else name.replace(_SPACE_MARK, " ").encode()
