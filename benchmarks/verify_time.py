@@ -55,7 +55,9 @@ def report(label: str, seconds: dict[int, list[float]]) -> str:
 
 def main() -> None:
     """Measure one folder with fixed shapes on and off."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto")
     parser.add_argument("--weights", choices=("auto", "plain"), default="auto")

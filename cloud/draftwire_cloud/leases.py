@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from draftwire_protocol.errors import OverloadedError
+from draftwire_protocol.prefix import common_prefix
 
 
 class Slot(Protocol):
@@ -111,11 +112,3 @@ class Leases(Generic[S]):
 
     def _drop(self, session_id: str) -> None:
         self._store.release(self._parked.pop(session_id).slot)
-
-
-def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
-    """Length of the longest common prefix."""
-    for index, (left, right) in enumerate(zip(one, other, strict=False)):
-        if left != right:
-            return index
-    return min(len(one), len(other))

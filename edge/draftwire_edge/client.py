@@ -44,11 +44,12 @@ class EdgeClient:
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            # 1. Reach the cloud before spending seconds on the draft model.
+            # 1. Find the draft model and reach the cloud before spending seconds on loading.
+            path = draft_model_path(self.settings)
             channel = await stack.enter_async_context(CloudChannel(self.settings.cloud))
             self.card = await fetch_card(channel, self.settings.wait_s)
             # 2. Load the draft model, or just its vocabulary.
-            drafter, self.tokenizer = await asyncio.to_thread(self._load)
+            drafter, self.tokenizer = await asyncio.to_thread(self._load, path)
             # 3. Refuse a pair that does not belong together.
             stack.callback(self.tokenizer.close)
             await check_vocabulary(channel, self.card, self.tokenizer.pieces)
@@ -63,9 +64,8 @@ class EdgeClient:
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
-    def _load(self) -> tuple[Drafter | None, GgufTokenizer]:
+    def _load(self, path: Path) -> tuple[Drafter | None, GgufTokenizer]:
         settings = self.settings
-        path = draft_model_path(settings)
         if settings.mode == "cloud":
             return None, GgufTokenizer.from_file(path)
         if settings.drafter == "ngram":

@@ -8,8 +8,8 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from draftwire_edge.gguf_file import check_gguf
 from draftwire_edge.llama_runtime import LOG, llama_cpp, with_reason
+from draftwire_models.gguf_header import read_header
 from draftwire_protocol.errors import DrafterError
 
 
@@ -22,12 +22,13 @@ class LlamaModel:
         gpu_layers: layers to put on the GPU when llama.cpp was built for one; -1 means all.
 
     Raises:
-        UserInputError: the file is missing, damaged or no GGUF.
+        CorruptModelError: the file is damaged or no GGUF.
+        UnreadableModelError: there is no file, or it may not be read.
         DrafterError: llama.cpp is missing or cannot load the file; quotes its reason.
     """
 
     def __init__(self, path: Path, *, vocab_only: bool = False, gpu_layers: int = -1) -> None:
-        check_gguf(path)
+        read_header(path)  # some damage would make llama.cpp end the process
         self.path = path
         self._llama = llama_cpp()
         self._handle: Any = self._load(vocab_only, gpu_layers)

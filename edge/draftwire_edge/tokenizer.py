@@ -48,7 +48,8 @@ class GgufTokenizer:
         """Load only the vocabulary of a file.
 
         Raises:
-            UserInputError: the file is missing, damaged or no GGUF.
+            CorruptModelError: the file is damaged or no GGUF.
+            UnreadableModelError: there is no file, or it may not be read.
             DrafterError: llama.cpp is missing or cannot load it.
         """
         return cls(LlamaModel(path, vocab_only=True))

@@ -15,6 +15,7 @@ from draftwire_models.errors import (
     ModelError,
     ModelMissingError,
     UnknownPairError,
+    UnreadableModelError,
 )
 from draftwire_models.pairs import DEFAULT_PAIR, PAIRS, HubFolder, ModelFile, Pair, get_pair
 from draftwire_models.progress import Progress, SilentProgress, console_progress
@@ -40,6 +41,7 @@ __all__ = [
     "Progress",
     "SilentProgress",
     "UnknownPairError",
+    "UnreadableModelError",
     "console_progress",
     "default_cache_dir",
     "get_pair",

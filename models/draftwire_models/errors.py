@@ -4,6 +4,7 @@
     ├── UnknownPairError    (also ValueError)         no such pair, and no such path
     ├── ModelMissingError   (also FileNotFoundError)  known, but not in the cache yet
     ├── CacheFolderError                              the cache folder cannot be used
+    ├── UnreadableModelError (also OSError)           a path with no model that can be read
     ├── CorruptModelError   (also ValueError)         a file that is no whole GGUF
     ├── ConversionError                               a sound GGUF that cannot be converted
     └── DownloadError                                 no source gave the file
@@ -60,6 +61,19 @@ class CacheFolderError(ModelError):
             f"cannot write to the cache folder {folder}: {reason}."
             " Choose another one with --cache-dir or DRAFTWIRE_CACHE_DIR."
         )
+
+
+class UnreadableModelError(ModelError, OSError):
+    """A path with no model to read: nothing is there, a folder of other things, no permission."""
+
+    def __init__(self, path: Path, cause: Exception | str, wanted: str = "one GGUF file") -> None:
+        """Name the path, what is wrong with it or what the system says about it, and what it should be."""
+        reason = getattr(cause, "strerror", None) or str(cause)
+        super().__init__(
+            f"{path} cannot be read as a model: {reason}."
+            f" Check the path and its permissions; it must name {wanted}."
+        )
+        self.path = path
 
 
 class CorruptModelError(ModelError, ValueError):

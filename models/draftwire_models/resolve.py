@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from draftwire_models.cache import ModelCache
-from draftwire_models.errors import CorruptModelError, ModelMissingError, UnknownPairError
+from draftwire_models.errors import ModelMissingError, UnknownPairError, UnreadableModelError
 from draftwire_models.gguf_header import read_header
-from draftwire_models.pairs import PAIRS, Role
+from draftwire_models.pairs import PAIRS, Pair, Role
 from draftwire_models.progress import Progress
 from draftwire_models.pull import FetchOptions, pull_model
+
+_TARGET = "a GGUF file or a safetensors folder"
 
 
 def resolve_draft(
@@ -26,14 +28,17 @@ def resolve_draft(
 
     `argument` is the name under which a wrong value is reported. Nothing is
     downloaded unless `download` is set.
+
+    Raises:
+        UnknownPairError: neither a pair's name nor an existing path.
+        ModelMissingError: the pair's model is not in the cache and `download` is not set.
+        CorruptModelError, UnreadableModelError: the path holds no sound model.
+        DownloadError: no source could deliver it.
     """
     given = _existing_path(pair_or_path)
     if given is None:
-        _require_known(str(pair_or_path), argument)
-        fetch = _Fetch(progress, options) if download else None
-        return _of_pair(str(pair_or_path), "draft", cache or ModelCache.open(), fetch)
-    if given.is_dir():
-        raise CorruptModelError(given, "it is a folder; a draft model is one GGUF file")
+        pair = _known(str(pair_or_path), argument)
+        return _of_pair(pair, "draft", cache, _Fetch(progress, options) if download else None)
     read_header(given)
     return given
 
@@ -51,16 +56,21 @@ def resolve_target(
 
     `argument` is the name under which a wrong value is reported. Nothing is
     downloaded unless `download` is set.
+
+    Raises:
+        UnknownPairError: neither a pair's name nor an existing path.
+        ModelMissingError: the pair's model is not in the cache and `download` is not set.
+        CorruptModelError, UnreadableModelError: the path holds no sound model.
+        DownloadError: no source could deliver it.
     """
     given = _existing_path(pair_or_path)
     if given is None:
-        _require_known(str(pair_or_path), argument)
-        fetch = _Fetch(progress, options) if download else None
-        return _of_pair(str(pair_or_path), "target", cache or ModelCache.open(), fetch)
+        pair = _known(str(pair_or_path), argument)
+        return _of_pair(pair, "target", cache, _Fetch(progress, options) if download else None)
     if not given.is_dir():
         read_header(given)
     elif not (given / "config.json").is_file():
-        raise CorruptModelError(given, "the folder has no config.json")
+        raise UnreadableModelError(given, "the folder has no config.json", _TARGET)
     return given
 
 
@@ -72,18 +82,19 @@ class _Fetch:
     options: FetchOptions | None
 
 
-def _require_known(name: str, argument: str) -> None:
+def _known(name: str, argument: str) -> Pair:
     if name not in PAIRS:
         raise UnknownPairError(argument, name, PAIRS, or_path=True)
+    return PAIRS[name]
 
 
-def _of_pair(name: str, role: Role, cache: ModelCache, fetch: _Fetch | None) -> Path:
+def _of_pair(pair: Pair, role: Role, cache: ModelCache | None, fetch: _Fetch | None) -> Path:
     """Return a pair's model from the cache, fetching it first if allowed."""
-    model = PAIRS[name].part(role)
+    model, cache = pair.part(role), cache or ModelCache.open()
     if fetch is not None:
         return pull_model(model, cache, fetch.progress, fetch.options)
     if not cache.has(model):
-        raise ModelMissingError(name, role, cache.path_of(model))
+        raise ModelMissingError(pair.name, role, cache.path_of(model))
     return cache.path_of(model)
 
 
@@ -91,5 +102,9 @@ def _existing_path(pair_or_path: str | Path) -> Path | None:
     """Return the path if one was meant: a pair's name wins over a file that happens to be called so."""
     if isinstance(pair_or_path, str) and pair_or_path in PAIRS:
         return None
-    path = Path(pair_or_path).expanduser()
-    return path if path.exists() else None
+    path = Path(pair_or_path)
+    try:
+        path = path.expanduser()
+        return path if path.exists() else None
+    except (OSError, RuntimeError) as error:  # a folder on the way is closed to us; an unknown ~user
+        raise UnreadableModelError(path, error) from error

@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from gguf import GGUFWriter, TokenType
 from hypothesis import given, settings
@@ -132,8 +133,10 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> GgufTokenizer:
     writer.add_feed_forward_length(64)
     writer.add_head_count(4)
     writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_tensor("output_norm.weight", np.ones(64, np.float32))  # a file without tensors is refused
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
     writer.close()
     return GgufTokenizer.from_file(path)
 

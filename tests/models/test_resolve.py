@@ -6,7 +6,12 @@ from pathlib import Path
 import pytest
 
 from draftwire_models.cache import ModelCache
-from draftwire_models.errors import CorruptModelError, ModelMissingError, UnknownPairError
+from draftwire_models.errors import (
+    CorruptModelError,
+    ModelMissingError,
+    UnknownPairError,
+    UnreadableModelError,
+)
 from draftwire_models.resolve import resolve_draft, resolve_target
 from models.conftest import RecordingProgress
 from tiny.pair import TinyPair, make_tiny_pair
@@ -49,10 +54,18 @@ def test_a_corrupt_file_is_refused(tiny: TinyPair, tmp_path: Path) -> None:
 
 
 def test_folders_that_are_no_models_are_refused(tiny: TinyPair, tmp_path: Path) -> None:
-    with pytest.raises(CorruptModelError, match="one GGUF file"):
+    with pytest.raises(UnreadableModelError, match=r"Is a directory\. .*one GGUF file"):
         resolve_draft(tiny.target_folder)
-    with pytest.raises(CorruptModelError, match=r"no config\.json"):
+    with pytest.raises(
+        UnreadableModelError, match=r"no config\.json\. .*a GGUF file or a safetensors folder"
+    ):
         resolve_target(tmp_path)
+
+
+def test_paths_that_cannot_be_looked_at_are_refused(tmp_path: Path) -> None:
+    for path in (tmp_path / ("x" * 300), Path("~nobody-of-this-name/model.gguf")):
+        with pytest.raises(UnreadableModelError, match="Check the path"):
+            resolve_draft(path)
 
 
 def test_a_pairs_name_wins_over_a_folder_of_that_name(

@@ -54,7 +54,9 @@ class Repository:
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         """Wide plain output, and our sources whether or not they are installed."""
         path = os.pathsep.join(str(self.root / source) for source in SOURCE_ROOTS)
-        return {**os.environ, "PYTHONPATH": path, "COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"} | dict(more or {})
+        return {**os.environ, "PYTHONPATH": path, "COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"} | dict(
+            more or {}
+        )
 
     def script(self, name: str) -> list[str]:
         """The command that a script of pyproject.toml stands for."""

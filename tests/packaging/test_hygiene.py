@@ -17,10 +17,17 @@ FORBIDDEN = {
     "somebody's home": re.compile(r"(?<![\w.}])/(home|root|Users)/"),
     "a folder of one machine": re.compile(r"(?<![\w.}*/-])/(opt|work|workspace|mnt|media)/\w"),
     "a Windows drive": re.compile(r"\b[A-Z]:\\\w"),
-    "where packages come from": re.compile(r"\b(extra[-_])?index[-_]url\b|\bfind[-_]links\b|\btrusted[-_]host\b", re.IGNORECASE),
-    "a package registry": re.compile(r"\b(pypi|pythonhosted|npmjs|crates|rubygems|docker)\.(org|io|com|dev)\b"),
+    "where packages come from": re.compile(
+        r"(index[-_]url|find[-_]links|trusted[-_]host)[\"']?[ =,:]+[\"']?([a-z+]+:/|/|[\w-]+\.\w)",
+        re.IGNORECASE,
+    ),
+    "a package registry": re.compile(
+        r"\b(pypi|pythonhosted|npmjs|crates|rubygems|docker)\.(org|io|com|dev)\b"
+    ),
     "a package from a path or an address": re.compile(r"@ (file|https?|git\+\w+):"),
-    "a secret": re.compile(r"\b(hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{30,}|AKIA[A-Z0-9]{16})\b|BEGIN [A-Z ]*PRIVATE KEY"),
+    "a secret": re.compile(
+        r"\b(hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{30,}|AKIA[A-Z0-9]{16})\b|BEGIN [A-Z ]*PRIVATE KEY"
+    ),
 }
 
 
@@ -55,7 +62,12 @@ def findings(text: str) -> list[str]:
 
 
 def test_the_files_are_found(texts: dict[str, str]) -> None:
-    assert {"pyproject.toml", "edge/draftwire_edge/cli.py", "docker/edge.Dockerfile", ".ci/run"} <= texts.keys()
+    assert {
+        "pyproject.toml",
+        "edge/draftwire_edge/cli.py",
+        "docker/edge.Dockerfile",
+        ".ci/run",
+    } <= texts.keys()
 
 
 def test_no_file_is_long(texts: dict[str, str]) -> None:
@@ -83,8 +95,10 @@ def test_every_file_ends_with_one_newline_and_has_no_tabs_in_code(texts: dict[st
         ("venv: /", "opt/tools/bin"),
         ('"/', 'work/main"'),
         ("C", ":\\models"),
-        ("--extra-index", "-url X"),
-        ("PIP_INDEX", "_URL=X"),
+        ("--extra-index", "-url https://mirror/simple"),
+        ("PIP_INDEX", "_URL=https://mirror/simple"),
+        ('"--find', '-links", "/wheels"'),
+        ("trusted", "-host = mirror.example.org"),
         ("pypi", ".org"),
         ("torch @", " file:///x.whl"),
         ("hf", "_" + "a" * 34),
@@ -94,6 +108,15 @@ def test_what_is_looked_for_would_be_seen(parts: tuple[str, str]) -> None:
     assert findings("".join(parts)) != []
 
 
-@pytest.mark.parametrize("text", ["#!/usr/bin/env bash", "/var/cache/draftwire", "docs/work/plan.md", "https://www.apache.org/"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#!/usr/bin/env bash",
+        "/var/cache/draftwire",
+        "docs/work/plan.md",
+        "https://www.apache.org/",
+        '"--find-links", str(folder)',
+    ],
+)
 def test_what_is_harmless_is_left_alone(text: str) -> None:
     assert findings(text) == []

@@ -69,7 +69,9 @@ def test_the_import_contracts_hold(repository: Any) -> None:
         ("edge/draftwire_edge/controller/__init__.py", "time", "the controller and the scheduler are pure"),
     ],
 )
-def test_a_breach_is_named(repository: Any, tmp_path: Path, importer: str, imported: str, contract: str) -> None:
+def test_a_breach_is_named(
+    repository: Any, tmp_path: Path, importer: str, imported: str, contract: str
+) -> None:
     for package in repository.packages:
         shutil.copytree(package, tmp_path / package.relative_to(repository.root))
     shutil.copy(repository.root / "pyproject.toml", tmp_path)

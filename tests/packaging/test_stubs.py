@@ -23,7 +23,9 @@ def copy(repository: Any, tmp_path: Path) -> Path:
 def check(repository: Any, root: Path) -> tuple[int, list[str]]:
     """Exit code of the check and the names that it calls stale."""
     done = repository.run([sys.executable, root / "tools/gen_stubs.py", "--check"])
-    return done.returncode, [line.split()[2] for line in done.stderr.splitlines() if line.startswith("stale stub: ")]
+    return done.returncode, [
+        line.split()[2] for line in done.stderr.splitlines() if line.startswith("stale stub: ")
+    ]
 
 
 def test_the_committed_stubs_are_fresh(repository: Any) -> None:

@@ -26,7 +26,13 @@ class Installed:
 
     def run(self, command: list[str | Path]) -> subprocess.CompletedProcess[str]:
         """Run far from the sources; our code can come from the folder only."""
-        env = {**os.environ, "PYTHONPATH": str(self.folder), "COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"}
+        env = {
+            **os.environ,
+            "PYTHONPATH": str(self.folder),
+            "COLUMNS": "200",
+            "TERM": "dumb",
+            "NO_COLOR": "1",
+        }
         env["DRAFTWIRE_CACHE_DIR"] = str(self.elsewhere / "cache")
         return subprocess.run(
             command, cwd=self.elsewhere, env=env, text=True, capture_output=True, check=False, timeout=120
@@ -39,7 +45,18 @@ class Installed:
 @pytest.fixture(scope="session")
 def wheel(repository: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", ".", "--no-deps", "--no-build-isolation", "--quiet", "-w", out]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        ".",
+        "--no-deps",
+        "--no-build-isolation",
+        "--quiet",
+        "-w",
+        out,
+    ]
     done = repository.run(command)
     assert done.returncode == 0, done.stderr
     (built,) = out.glob("*.whl")
@@ -90,13 +107,16 @@ def test_the_metadata_name_the_extras_the_licence_and_the_python(repository: Any
 
 
 def test_all_packages_are_imported_from_it(installed: Installed) -> None:
-    code = f"import json, importlib as i; print(json.dumps([i.import_module(p).__file__ for p in {sorted(PACKAGES)}]))"
-    done = installed.run([sys.executable, "-c", code])
+    code = "import importlib, json, sys; "
+    code += "print(json.dumps([importlib.import_module(name).__file__ for name in sys.argv[1:]]))"
+    done = installed.run([sys.executable, "-c", code, *sorted(PACKAGES)])
     assert done.returncode == 0, done.stderr
     assert all(Path(file).is_relative_to(installed.folder) for file in json.loads(done.stdout))
 
 
-def test_every_script_of_the_project_is_installed_and_explains_itself(repository: Any, installed: Installed) -> None:
+def test_every_script_of_the_project_is_installed_and_explains_itself(
+    repository: Any, installed: Installed
+) -> None:
     for name in repository.project["scripts"]:
         done = installed.run([installed.script(name), "--help"])
         assert done.returncode == 0, done.stderr

@@ -39,7 +39,9 @@ def refusal(model: Any, config: Any) -> str | None:
 
 def is_recurrent(config: Any) -> bool:
     """Whether transformers itself would give this model linear-attention state."""
-    return any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in DynamicCache(config=config).layers)
+    return any(
+        isinstance(layer, LinearAttentionCacheLayerMixin) for layer in DynamicCache(config=config).layers
+    )
 
 
 def uses_sliding_window(config: Any) -> bool:

@@ -60,6 +60,8 @@ def packed_attention(
     """
     del value
     plan, layer = _check(module, query, key, attention_mask, packed, dropout, others)
+    if sliding_window is not None:
+        plan.windows.add(sliding_window)
     out = query.new_zeros(query.shape)
     for index, where in enumerate(plan.placed):
         k, v = where.slot.view(layer, where.n_keys)
@@ -134,7 +136,9 @@ def _check(
         raise UnsupportedModelError(f"{name} attends from {tuple(query.shape)}, not from the packed row")
     layer = packed.owner(key)
     if layer is None:
-        raise UnsupportedModelError(f"{name} changes its keys after caching them; latent caches are not supported")
+        raise UnsupportedModelError(
+            f"{name} changes its keys after caching them; latent caches are not supported"
+        )
     return packed, layer
 
 

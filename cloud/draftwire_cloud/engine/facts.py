@@ -39,7 +39,7 @@ def eos_ids(model: Any) -> tuple[int, ...]:
 
 
 def context_length(config: Any) -> int:
-    """The context the model was made for, in tokens.
+    """The context the model can be served for, in tokens.
 
     Raises:
         ValueError: when the config does not say.
@@ -48,5 +48,22 @@ def context_length(config: Any) -> int:
     for name in ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx"):
         found = getattr(text, name, None)
         if isinstance(found, int):
-            return found
+            return min(found, rope_limit(text, found))
     raise ValueError(f"{type(text).__name__} does not say how long its context is")
+
+
+def rope_limit(config: Any, otherwise: int) -> int:
+    """The position up to which rotary frequencies stay the same.
+
+    ``longrope`` (Phi-3) changes to other frequencies for the whole forward pass as soon as one position
+    in it lies beyond the original context. In a packed row one long session would then change all
+    others, and keys already held would not fit any more, so sessions end there.
+    """
+    rope = getattr(config, "rope_parameters", None) or {}
+    parts = [rope, *(part for part in rope.values() if isinstance(part, dict))]
+    limits = [
+        part.get("original_max_position_embeddings") or otherwise
+        for part in parts
+        if part.get("rope_type") == "longrope"
+    ]
+    return min(limits, default=otherwise)

@@ -66,6 +66,7 @@ class Plan:
         logit_rows: ``[K]`` int64, rows whose logits are wanted, padded by repeating row 0; ``None`` when
             no span wants any.
         logit_ranges: for each span its part of ``logit_rows``.
+        windows: sliding windows that layers have asked for so far.
     """
 
     placed: tuple[Placed, ...]
@@ -73,6 +74,7 @@ class Plan:
     position_ids: torch.Tensor
     logit_rows: torch.Tensor | None
     logit_ranges: tuple[slice, ...]
+    windows: set[int] = field(default_factory=set)
     _masks: dict[tuple[int, int | None], torch.Tensor] = field(default_factory=dict)
     _owners: dict[int, tuple[int, torch.Tensor]] = field(default_factory=dict)
 
@@ -154,9 +156,7 @@ def place(span: Span, rows: slice, policy: ShapePolicy) -> Placed:
     return Placed(span.slot, past, rows, n_queries=policy.queries(n), n_keys=policy.keys(past + n))
 
 
-def pick_logit_rows(
-    spans: Sequence[Span], placed: Sequence[Placed]
-) -> tuple[list[int], tuple[slice, ...]]:
+def pick_logit_rows(spans: Sequence[Span], placed: Sequence[Placed]) -> tuple[list[int], tuple[slice, ...]]:
     """The packed rows whose logits are wanted, and each span's part of that list."""
     rows: list[int] = []
     ranges = []

@@ -38,8 +38,8 @@ def has_fast_bf16(device: torch.device) -> bool:
     AVX-512 BF16, AMX and the bf16 extension of Arm count.
     """
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if device.type == "mps":
         return True
     features = torch.cpu.get_capabilities()
-    return any(features.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+    return any(bool(features.get(name)) for name in ("avx512_bf16", "amx_bf16", "bf16"))

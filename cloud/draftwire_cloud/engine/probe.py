@@ -125,10 +125,11 @@ def exactness_self_test(target: Target, n_positions: int, rng: np.random.Generat
 
     Args:
         target: the loaded target.
-        n_positions: positions to compare.
+        n_positions: positions to compare; fewer when the context is shorter.
         rng: source of text, block sizes, neighbours and wrong drafts.
     """
     n_prompt = int(rng.integers(2, 12))
+    n_positions = min(n_positions, target.facts.context_length - n_prompt)
     ids = rng.integers(0, target.facts.n_vocab, size=n_prompt + n_positions).tolist()
     one = one_at_a_time(target, ids, n_prompt)
     block = in_blocks(target, ids, n_prompt, rng)

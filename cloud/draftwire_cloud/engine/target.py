@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 import torch
 from transformers import AutoModelForCausalLM
 
-from draftwire_cloud.engine.architecture import require_supported
+from draftwire_cloud.engine.architecture import require_supported, uses_sliding_window
 from draftwire_cloud.engine.attention import PACKED_ATTENTION
 from draftwire_cloud.engine.cache import LayoutCache, PackedCache
 from draftwire_cloud.engine.errors import ContextOverflowError, UnsupportedModelError
@@ -227,4 +227,7 @@ def observe(model: Any, policy: ShapePolicy) -> tuple[KvLayout, int]:
         raise UnsupportedModelError(
             f"{type(model).__name__} cannot run in a packed row: {type(error).__name__}: {error}"
         ) from error
+    if uses_sliding_window(model.config) and not plan.windows:
+        # Windows are often too long to probe, and the first wrong token would come thousands in.
+        raise UnsupportedModelError(f"{type(model).__name__} has a sliding window, but does not pass it on")
     return KvLayout.observed(cache.seen), logits.shape[1]

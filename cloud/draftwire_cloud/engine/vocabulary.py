@@ -1,4 +1,8 @@
-"""Bytes of every token id, from a transformers tokenizer."""
+"""Bytes of every token id, from a transformers tokenizer.
+
+They must equal what llama.cpp's ``llama_token_to_piece(special=true)`` gives for the GGUF of the same model,
+because the two ends compare them token by token.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,17 @@ _SPACE_MARK = "\u2581"
 
 
 def token_pieces(tokenizer: Any) -> list[bytes]:
-    """Bytes of ids 0 .. len(tokenizer) - 1, as llama.cpp's ``token_to_piece(special=True)`` gives them."""
+    """Bytes of ids 0 .. len(tokenizer) - 1.
+
+    Added tokens are their text; other tokens are spelled in GPT-2's byte alphabet or in SentencePiece's,
+    with a mark for spaces and ``<0xNN>`` for bytes. Ids nobody uses are empty.
+
+    Args:
+        tokenizer: a fast transformers tokenizer.
+
+    Raises:
+        ValueError: for a slow tokenizer, whose spelling cannot be told.
+    """
     added = tokenizer.added_tokens_decoder
     names = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
     to_bytes = _byte_level if is_byte_level(tokenizer) else _sentence_piece
@@ -22,13 +36,21 @@ def token_pieces(tokenizer: Any) -> list[bytes]:
 
 
 def special_ids(tokenizer: Any) -> list[int]:
-    """Ids of control tokens, which are never shown."""
+    """Ids of control tokens, which are never shown, ascending."""
     return sorted(token for token, added in tokenizer.added_tokens_decoder.items() if added.special)
 
 
 def is_byte_level(tokenizer: Any) -> bool:
-    """Whether tokens are spelled in GPT-2's byte alphabet."""
-    return _SPACE_MARK + "the" not in tokenizer.get_vocab()
+    """Whether tokens are spelled in GPT-2's byte alphabet: then the decoder undoes it.
+
+    Raises:
+        ValueError: for a slow tokenizer.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise ValueError(f"{type(tokenizer).__name__} is a slow tokenizer; a tokenizer.json is needed")
+    decoder = backend.decoder
+    return decoder is not None and b'"ByteLevel"' in decoder.__getstate__()
 
 
 @cache
@@ -40,6 +62,7 @@ def byte_alphabet() -> dict[str, int]:
 
 
 def _byte_level(name: str) -> bytes:
+    """A name in GPT-2's alphabet; one with other characters was added as plain text."""
     alphabet = byte_alphabet()
     if any(character not in alphabet for character in name):
         return name.encode()
@@ -47,5 +70,6 @@ def _byte_level(name: str) -> bytes:
 
 
 def _sentence_piece(name: str) -> bytes:
+    """A SentencePiece name: one byte, or text with marked spaces."""
     found = _BYTE_TOKEN.fullmatch(name)
     return bytes([int(found[1], 16)]) if found else name.replace(_SPACE_MARK, " ").encode()

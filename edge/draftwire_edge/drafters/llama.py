@@ -32,7 +32,9 @@ class LlamaCppDrafter:
         gpu_layers: layers to put on the GPU where llama.cpp was built for one; -1 means all.
 
     Raises:
-        UserInputError: the file is missing, damaged or no GGUF, or ``context_length`` is not positive.
+        UserInputError: ``context_length`` is not positive.
+        CorruptModelError: the file is damaged or no GGUF.
+        UnreadableModelError: there is no file, or it may not be read.
         DrafterError: llama.cpp is missing, cannot load the model, or the model cannot draft.
     """
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from draftwire_edge.drafters.prefix import common_prefix
 from draftwire_edge.llama_model import LlamaModel
 from draftwire_edge.llama_runtime import LOG, default_threads, llama_cpp, with_reason
 from draftwire_protocol.errors import DrafterError
+from draftwire_protocol.prefix import common_prefix
 from draftwire_protocol.sampling import Float32Array
 
 #: Most tokens of one llama_decode call.

@@ -13,6 +13,7 @@ from gguf import GGUFWriter
 from draftwire_edge.drafter import Drafter, Guess
 from draftwire_edge.drafters.llama import LlamaCppDrafter
 from draftwire_edge.llama_runtime import llama_cpp
+from draftwire_models.errors import UnreadableModelError
 from draftwire_protocol.errors import DrafterError, UserInputError
 from draftwire_protocol.sampling import SamplingParams, choose_token
 from tiny import TinyConfig, TinyPair, make_tiny_pair, vocabulary
@@ -306,7 +307,7 @@ class TestOwnership:
 
 class TestRefusals:
     def test_missing_file(self, tmp_path: Path) -> None:
-        with pytest.raises(UserInputError, match="no file"):
+        with pytest.raises(UnreadableModelError, match="No such file"):
             LlamaCppDrafter(tmp_path / "none.gguf")
 
     def test_context_length_must_be_positive(self, pair: TinyPair) -> None:

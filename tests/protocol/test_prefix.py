@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from draftwire_edge.drafters.prefix import common_prefix
+from draftwire_protocol.prefix import common_prefix
 
 
 @pytest.mark.parametrize(

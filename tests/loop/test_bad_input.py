@@ -1,0 +1,140 @@
+"""What users get wrong: exit code 2, the argument and the fix named, nothing written."""
+
+from pathlib import Path
+
+import pytest
+from loop.harness import serving
+from loop.process import Finished, run
+from loop.scripted_target import scripted
+from tiny.pair import TinyPair
+from tiny.vocabulary import token_bytes
+
+from draftwire_cloud.loading import LoadedTarget
+
+
+def refused(finished: Finished, *said: str) -> None:
+    assert finished.code == 2, (finished.code, finished.out, finished.err)
+    assert finished.out == ""
+    assert "Traceback" not in finished.err
+    for words in said:
+        assert words in finished.err, finished.err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--pair", "qwen2.5-codr"), ("--pair", "qwen2.5-coder")),
+        (("--draft-model", "no-such.gguf"), ("--draft-model", "no-such.gguf")),
+        (("--max-tokens", "0"), ("--max-tokens", "at least one")),
+        (("--max-tokens", "-5"), ("--max-tokens",)),
+        (("--gamma", "0"), ("--gamma", "--mode cloud")),
+        (("--gamma", "-3"), ("--gamma", "at least 1")),
+        (("--gamma", "many"), ("--gamma",)),
+        (("--mode", "duplex"), ("--mode",)),
+        (("--stop", ""), ("--stop", "empty")),
+        (("--temperature", "-1"), ("--temperature", "greedy")),
+        (("--top-p", "0"), ("--top-p", "0.9")),
+        (("--top-k", "-1"), ("--top-k",)),
+        (("--min-p", "2"), ("--min-p",)),
+        (("--seed", "-1"), ("--seed",)),
+        (("--cloud", "nowhere"), ("--cloud", "HOST:PORT")),
+        (("--no-such-option",), ("--no-such-option",)),
+    ],
+)
+async def test_options(options: tuple[str, ...], said: tuple[str, ...], tiny_pair: TinyPair) -> None:
+    model = (
+        ()
+        if {"--pair", "--draft-model"} & set(options)
+        else ("--draft-model", str(tiny_pair.drafters["noisy"]))
+    )
+    refused(await run("draftwire", "generate", "hi", *model, *options), *said)
+
+
+async def test_closed_port(tiny_pair: TinyPair) -> None:
+    model = str(tiny_pair.drafters["noisy"])
+    finished = await run("draftwire", "generate", "hi", "--draft-model", model, "--cloud", "127.0.0.1:1")
+    refused(finished, "--cloud", "127.0.0.1:1", "draftwire-cloud serve")
+
+
+async def test_empty_prompt(tiny_pair: TinyPair) -> None:
+    model = str(tiny_pair.drafters["noisy"])
+    refused(await run("draftwire", "generate", "", "--draft-model", model), "PROMPT")
+    refused(await run("draftwire", "generate", "-", "--draft-model", model), "PROMPT")
+
+
+@pytest.mark.parametrize("damage", ["truncated", "no gguf", "empty", "tensor missing"])
+async def test_corrupt_gguf(damage: str, tiny_pair: TinyPair, tmp_path: Path) -> None:
+    whole = tiny_pair.drafters["noisy"].read_bytes()
+    data = {
+        "truncated": whole[:3000],
+        "no gguf": b"hello" * 100,
+        "empty": b"",
+        "tensor missing": whole[:-5000],
+    }
+    path = tmp_path / "model.gguf"
+    path.write_bytes(data[damage])
+    before = set(tmp_path.iterdir())
+    refused(await run("draftwire", "generate", "hi", "--draft-model", str(path)), "model.gguf")
+    refused(await run("draftwire-cloud", "serve", "--model", str(path), "--port", "0"), "model.gguf")
+    assert set(tmp_path.iterdir()) == before
+
+
+async def test_wrong_model_pair_names_the_first_differing_id(tiny_pair: TinyPair) -> None:
+    pieces = list(token_bytes())
+    pieces[200] = b"something else"
+    loaded, _ = scripted(pieces, [5, 6], prompt_length=1)
+    async with serving(loaded) as server:
+        finished = await run(
+            "draftwire", "generate", "hi", "--cloud", f"127.0.0.1:{server.port}",
+            "--draft-model", str(tiny_pair.drafters["noisy"]),
+        )  # fmt: skip
+    refused(finished, "token 200", "something else", "--pair")
+
+
+async def test_prompt_longer_than_the_context(loaded: LoadedTarget, tiny_pair: TinyPair) -> None:
+    async with serving(loaded) as server:
+        finished = await run(
+            "draftwire", "generate", "0123456789" * 60, "--cloud", f"127.0.0.1:{server.port}",
+            "--draft-model", str(tiny_pair.drafters["noisy"]),
+        )  # fmt: skip
+    refused(finished, "PROMPT", "512", "Shorten")
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [({"DRAFTWIRE_GAMMA": "x"}, "DRAFTWIRE_GAMMA"), ({"DRAFTWIRE_TOP_P": "high"}, "DRAFTWIRE_TOP_P")],
+)
+async def test_bad_environment_is_named(variables: dict[str, str], said: str) -> None:
+    refused(await run("draftwire", "generate", "hi", **variables), said)
+
+
+async def test_bad_config_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text('top_k = "all"\n')
+    refused(await run("draftwire", "generate", "hi", DRAFTWIRE_CONFIG=str(path)), "top_k", "config.toml")
+    path.write_text("top_k = \n")
+    refused(await run("draftwire", "generate", "hi", DRAFTWIRE_CONFIG=str(path)), "config.toml")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--model", "no-such-model"), ("--model", "no-such-model")),
+        (("--dtype", "int3"), ("--dtype",)),
+        (("--port", "99999"), ("--port",)),
+    ],
+)
+async def test_operators_options(options: tuple[str, ...], said: tuple[str, ...]) -> None:
+    refused(await run("draftwire-cloud", "serve", *options), *said)
+
+
+async def test_config_shows_values_and_where_they_come_from(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text("top_k = 40\ntemperature = 0.5\n")
+    finished = await run(
+        "draftwire", "config", "--json", DRAFTWIRE_CONFIG=str(path), DRAFTWIRE_TEMPERATURE="0.9"
+    )
+    seen = finished.json
+    assert seen["top_k"] == {"value": 40, "origin": "file"}
+    assert seen["temperature"] == {"value": 0.9, "origin": "environment"}
+    assert seen["gamma"] == {"value": "auto", "origin": "default"}
