@@ -35,7 +35,7 @@ def _commands() -> None:
 
 
 @app.command()
-def serve(  # noqa: PLR0913  # one parameter an option
+def serve(  # one parameter an option
     model: Annotated[
         str,
         typer.Option(

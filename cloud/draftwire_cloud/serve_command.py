@@ -51,7 +51,7 @@ def target_folder(model: str, stored: StoredType, *, download: bool) -> Path:
 
 async def run_serve(job: ServeJob, say: Callable[[str], None]) -> None:
     """Load, serve, and end cleanly on SIGTERM or SIGINT."""
-    # The model was published in bfloat16; float32 keeps every digit of the quantised file for who asks for it.
+    # Models are published in bfloat16; float32 keeps every digit of a quantised file for who asks for it.
     stored: StoredType = "float32" if job.dtype == "float32" else "bfloat16"
     folder = target_folder(job.model, stored, download=job.download)
     config = TargetConfig(

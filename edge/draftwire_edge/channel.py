@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Container
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -36,9 +36,7 @@ _Call = grpc.aio.StreamStreamCall[pb.DecodeRequest, pb.DecodeResponse]
 _CALL_IS_OVER = (grpc.aio.AioRpcError, grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError)
 
 
-def _error_of(
-    code: grpc.StatusCode, message: str | None, metadata: grpc.aio.Metadata | None
-) -> DraftwireError:
+def _error_of(code: grpc.StatusCode, message: str | None, metadata: Container[Any] | None) -> DraftwireError:
     """Our exception for a status: the service's own, or the transport's word for a broken connection."""
     on_purpose = metadata is not None and _DETAILS_KEY in metadata
     if code.name in _BROKEN and not on_purpose:

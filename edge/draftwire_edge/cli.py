@@ -43,7 +43,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of 
 
 
 @app.command()
-def generate(  # noqa: PLR0913  # one parameter an option
+def generate(  # one parameter an option
     prompt: Annotated[str, typer.Argument(help="What to ask; `-` reads standard input.")],
     cloud: CloudOption = None,
     pair: PairOption = None,

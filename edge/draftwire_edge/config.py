@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
@@ -94,6 +95,7 @@ def load_settings(**options: Any) -> EdgeSettings:
         UserInputError: naming the option, the variable or the file's key that is wrong.
     """
     given = {name: value for name, value in options.items() if value is not None}
+    _read_file()
     try:
         settings = EdgeSettings(**given)
     except ValidationError as error:
@@ -113,9 +115,21 @@ def origin_of(name: str, given: dict[str, Any] | None = None) -> Origin:
         return "option"
     if ENV_PREFIX + name.upper() in os.environ:
         return "environment"
-    if name in TomlConfigSettingsSource(EdgeSettings, config_file())():
-        return "file"
-    return "default"
+    return "file" if name in _read_file() else "default"
+
+
+def _read_file() -> dict[str, Any]:
+    """What the TOML file says; empty when there is none.
+
+    Raises:
+        UserInputError: it is not TOML.
+    """
+    try:
+        return TomlConfigSettingsSource(EdgeSettings, config_file())()
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserInputError(
+            str(config_file()), f"it is not valid TOML ({error})", "Correct or remove it"
+        ) from error
 
 
 def _name_of(name: str, origin: Origin) -> str:

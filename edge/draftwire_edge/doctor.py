@@ -118,8 +118,9 @@ class _Patient:
     async def ask_exactness(self) -> str:
         if not self._known_card().exact_shapes:
             raise DraftwireError(
-                "the cloud's self-test found that block and one-at-a-time verification differ on its hardware: "
-                "texts may differ from cloud-alone ones at near ties; serve with fixed shapes or --dtype float32"
+                "the cloud's self-test found that block and one-at-a-time verification differ on its "
+                "hardware: texts may differ from cloud-alone ones at near ties; serve with fixed shapes or "
+                "--dtype float32"
             )
         return "block and one-at-a-time verification gave the same bits at start"
 

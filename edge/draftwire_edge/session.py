@@ -183,7 +183,7 @@ class EdgeSession:
         run.recorder.round_trip(wait_s - verdict.timing.total_us / 1e6)
         self._controller.observe_round(
             Round(
-                drafted=drafted,
+                guesses=block.guesses,
                 accepted=verdict.num_accepted,
                 committed=committed,
                 draft_ms=1e3 * block.seconds,

@@ -41,7 +41,7 @@ def _of_sizes(sizes: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_heads(sizes: Mapping[str, Any]) -> Iterator[str]:
-    """Query heads share key heads evenly. Both may be lists, a number for each layer, 0 where none attends."""
+    """Query heads share key heads evenly; a list has a number for each layer, 0 where it has no attention."""
     heads, key_heads = (sizes.get(f"attention.head_count{end}") for end in ("", "_kv"))
     for queries, keys in zip(_layers(heads, key_heads), _layers(key_heads, heads), strict=False):
         if keys and queries % keys:

@@ -52,17 +52,7 @@ def resolve_target(
     progress: Progress | None = None,
     options: FetchOptions | None = None,
 ) -> Path:
-    """Return the GGUF file or the safetensors folder of a target model.
-
-    `argument` is the name under which a wrong value is reported. Nothing is
-    downloaded unless `download` is set.
-
-    Raises:
-        UnknownPairError: neither a pair's name nor an existing path.
-        ModelMissingError: the pair's model is not in the cache and `download` is not set.
-        CorruptModelError, UnreadableModelError: the path holds no sound model.
-        DownloadError: no source could deliver it.
-    """
+    """Return the GGUF file or the safetensors folder of a target model; otherwise like `resolve_draft`."""
     given = _existing_path(pair_or_path)
     if given is None:
         pair = _known(str(pair_or_path), argument)

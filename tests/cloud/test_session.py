@@ -1,5 +1,7 @@
 """The cloud's session against a scripted target: cases that broke other systems, and all their kind."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -22,17 +24,15 @@ PROMPT = (5, 6, 7)
 class Scripted:
     """A target that writes a fixed text; its padding ids always have the largest logit."""
 
-    def __init__(self, script: list[int], **options: object) -> None:
+    def __init__(self, script: list[int], *, context: int = 1000, **options: Any) -> None:
         self.script = script
-        fields: dict[str, object] = {"max_tokens": 100, "mode": Mode.LOCKSTEP, "sampling": SamplingParams()}
-        fields |= options
-        self.context = int(fields.pop("context", 1000))  # type: ignore[call-overload]
-        self.session = CloudSession(
-            Open("s", PROMPT, **fields),
-            VOCABULARY,
-            self.context,
-            prefill_chunk=4,  # type: ignore[arg-type]
-        )
+        self.context = context
+        fields: dict[str, Any] = {
+            "max_tokens": 100,
+            "mode": Mode.LOCKSTEP,
+            "sampling": SamplingParams(),
+        } | options
+        self.session = CloudSession(Open("s", PROMPT, **fields), VOCABULARY, context, prefill_chunk=4)
         self.cached = 0
 
     def step(self) -> Verdict | None:

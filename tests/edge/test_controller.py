@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from draftwire_edge.controller import Controller, GammaPolicy, Round
-from draftwire_edge.controller.estimators import RatioOfSums, VerifyTime
+from draftwire_edge.controller.estimators import CalibratedAcceptance, RatioOfSums, VerifyTime
 from draftwire_edge.controller.stop_rule import lockstep_tpot_ms, worth_drafting
 from draftwire_edge.drafter import Guess
 from draftwire_protocol.errors import UserInputError
@@ -30,8 +30,9 @@ class World:
         while accepted < gamma and self.random.random() < self.alpha:
             accepted += 1
         forward = self.verify_ms(gamma + 1)
+        guesses = [Guess(0, self.alpha)] * gamma
         return Round(
-            gamma, accepted, accepted + 1, gamma * self.draft_ms, self.rtt_ms + forward, forward, forward
+            guesses, accepted, accepted + 1, gamma * self.draft_ms, self.rtt_ms + forward, forward, forward
         )
 
     def tpot(self, gamma: int) -> float:
@@ -41,12 +42,12 @@ class World:
         return min(range(1, 65), key=self.tpot)
 
 
-def drafted(controller: Controller, room: int = 1000) -> int:
+def drafted(controller: Controller, room: int = 1000, confidence: float = 0.9) -> int:
     """How far the controller lets a drafter go."""
     plan = controller.plan(room)
     guesses: list[Guess] = []
     while len(guesses) < plan.limit:
-        guesses.append(Guess(0, 0.9))
+        guesses.append(Guess(0, confidence))
         if not controller.want_more(guesses):
             break
     return len(guesses)
@@ -56,7 +57,7 @@ def live_in(world: World, rounds: int, policy: GammaPolicy | None = None) -> tup
     controller = Controller(policy or GammaPolicy(mode=Mode.LOCKSTEP))
     gammas = []
     for _ in range(rounds):
-        gammas.append(drafted(controller))
+        gammas.append(drafted(controller, confidence=world.alpha))
         controller.observe_round(world.round(gammas[-1]))
     return controller, gammas
 
@@ -73,6 +74,28 @@ def test_gamma_lands_where_a_full_search_lands(
     steady = gammas[100:]
     cost = sum(world.tpot(gamma) for gamma in steady) / len(steady)
     assert cost <= 1.06 * world.tpot(world.best_gamma())
+
+
+def test_an_unsure_drafter_stops_early_and_a_sure_one_goes_on() -> None:
+    controller, _ = live_in(World(0.8, 10, 50, 1, 30), 100)
+    assert drafted(controller, confidence=0.15) < drafted(controller, confidence=0.85)
+
+
+def test_calibration_finds_out_a_drafter_that_is_too_sure() -> None:
+    calibration = CalibratedAcceptance()
+    assert calibration.chance(0.97) == pytest.approx(0.95)
+    for index in range(200):
+        calibration.add(0.97, accepted=index % 2 == 0)
+    assert calibration.chance(0.97) == pytest.approx(0.5, abs=0.05)
+    assert calibration.chance(0.42) == pytest.approx(0.45)
+
+
+@given(st.floats(0, 1), st.booleans())
+def test_calibrated_chances_stay_chances(probability: float, accepted: bool) -> None:
+    calibration = CalibratedAcceptance()
+    for _ in range(50):
+        calibration.add(probability, accepted=accepted)
+    assert 0.0 <= calibration.chance(probability) <= 1.0
 
 
 def test_longer_round_trips_lengthen_the_draft() -> None:

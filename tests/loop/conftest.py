@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tiny.pair import TinyPair, make_tiny_pair
 
 from draftwire_cloud.loading import LoadedTarget, TargetConfig, load_target
 from draftwire_edge.drafters.llama import LlamaCppDrafter
+from tiny.pair import TinyPair, make_tiny_pair
 
 
 @pytest.fixture(scope="session")

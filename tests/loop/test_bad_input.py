@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
+
+from draftwire_cloud.loading import LoadedTarget
 from loop.harness import serving
 from loop.process import Finished, run
 from loop.scripted_target import scripted
 from tiny.pair import TinyPair
 from tiny.vocabulary import token_bytes
-
-from draftwire_cloud.loading import LoadedTarget
 
 
 def refused(finished: Finished, *said: str) -> None:

@@ -4,10 +4,6 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from loop.harness import Edge, ScriptedDrafter, connected, serving
-from loop.scripted_target import scripted
-from tiny.config import TinyConfig
-from tiny.pair import make_tiny_pair
 
 from draftwire_cloud.engine_loop import EngineLimits
 from draftwire_cloud.loading import LoadedTarget, TargetConfig, load_target
@@ -24,6 +20,10 @@ from draftwire_protocol.errors import (
 )
 from draftwire_protocol.messages import Draft, Finished, Mode, Open, Opened, SetMode, Verdict
 from draftwire_protocol.sampling import SamplingParams
+from loop.harness import Edge, ScriptedDrafter, connected, serving
+from loop.scripted_target import scripted
+from tiny.config import TinyConfig
+from tiny.pair import make_tiny_pair
 
 EOS, STOP = 1, 2
 PIECES = [f" {i}".encode() for i in range(40)]

@@ -4,8 +4,6 @@ import asyncio
 
 import numpy as np
 import pytest
-from loop.harness import connected, serving
-from tiny.pair import TinyPair
 
 from draftwire_cloud.loading import LoadedTarget
 from draftwire_edge.controller import GammaPolicy
@@ -13,6 +11,8 @@ from draftwire_edge.drafters.llama import LlamaCppDrafter
 from draftwire_edge.generation import GenerationRequest, GenerationResult
 from draftwire_protocol.messages import Mode
 from draftwire_protocol.sampling import SamplingParams
+from loop.harness import connected, serving
+from tiny.pair import TinyPair
 
 DRAFTERS = ["perfect", "noisy", "poor", "useless"]
 

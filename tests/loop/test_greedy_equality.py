@@ -4,8 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loop.harness import Edge, connected, serving
-from tiny.pair import TinyPair
 
 from draftwire_cloud.loading import LoadedTarget
 from draftwire_edge.controller import GammaPolicy
@@ -13,6 +11,8 @@ from draftwire_edge.drafters.llama import LlamaCppDrafter
 from draftwire_edge.drafters.ngram import NgramDrafter
 from draftwire_edge.generation import GenerationRequest
 from draftwire_protocol.messages import Mode
+from loop.harness import Edge, connected, serving
+from tiny.pair import TinyPair
 
 N_PROMPTS, MAX_TOKENS = 200, 32
 

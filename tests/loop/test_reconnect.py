@@ -4,8 +4,6 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from loop.harness import QUICK_RETRY, Edge, Kept, connected, serving
-from loop.relay import relaying
 
 from draftwire_cloud.loading import LoadedTarget
 from draftwire_edge.channel import CloudChannel
@@ -17,6 +15,8 @@ from draftwire_edge.session import EdgeSession
 from draftwire_protocol.errors import CloudUnavailableError, UserInputError
 from draftwire_protocol.messages import Mode
 from draftwire_protocol.sampling import SamplingParams
+from loop.harness import QUICK_RETRY, Edge, Kept, connected, serving
+from loop.relay import relaying
 
 REQUEST = GenerationRequest(tuple(range(60, 70)), SamplingParams(0.9, seed=4), max_tokens=60)
 MODES = [GammaPolicy(3, Mode.LOCKSTEP), GammaPolicy(mode=Mode.CLOUD), GammaPolicy()]

@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import pytest
+
 from loop.process import run, service, start, start_service
 from tiny.config import NEVER_ENDS, TinyConfig
 from tiny.pair import TinyPair, make_tiny_pair

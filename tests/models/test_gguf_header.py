@@ -125,6 +125,10 @@ def test_a_damaged_list_is_refused_without_reading_it(tmp_path: Path, field: byt
         read_header(path)
 
 
+# The type that stands behind a field's name, which tells head_count from head_count_kv.
+_KINDS = {"<I": struct.pack("<I", 4), "<f": struct.pack("<I", 6)}
+
+
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
@@ -143,8 +147,8 @@ def test_sizes_that_no_model_has_are_refused(
     tiny_gguf: Path, tmp_path: Path, name: str, value: float, reason: str
 ) -> None:
     content = bytearray(tiny_gguf.read_bytes())
-    at = content.index(name.encode() + b"\x06" if isinstance(value, float) else name.encode() + b"\x04")
-    struct.pack_into("<f" if isinstance(value, float) else "<I", content, at + len(name) + 4, value)
+    code = "<f" if name.endswith("epsilon") else "<I"
+    struct.pack_into(code, content, content.index(name.encode() + _KINDS[code]) + len(name) + 4, value)
     path = tmp_path / "absurd.gguf"
     path.write_bytes(content)
     with pytest.raises(CorruptModelError, match=rf"absurd\.gguf .*{reason}"):

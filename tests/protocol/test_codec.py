@@ -33,7 +33,8 @@ CLOUD = st.one_of(
 )
 CARD = st.builds(
     m.ModelCard, st.text(), st.text(), UINT, UINT, IDS, st.none() | UINT, IDS, st.binary(), st.binary(), UINT,
-    st.text(), st.booleans(), chat_template=st.none() | st.text(min_size=1), pieces=st.lists(st.binary()).map(tuple),
+    st.text(), st.booleans(), chat_template=st.none() | st.text(min_size=1),
+    pieces=st.lists(st.binary()).map(tuple),
 )  # fmt: skip
 
 
@@ -70,7 +71,7 @@ def test_drafts_and_verdicts_keep_to_the_byte_budget(epoch: int, start: int, ids
         pb.DecodeRequest(),
         pb.DecodeRequest(set_mode=pb.SetMode()),
         pb.DecodeRequest(open=pb.Open(mode=pb.MODE_LOCKSTEP)),
-        pb.DecodeRequest(open=pb.Open(mode=pb.MODE_LOCKSTEP, scheme=99)),
+        pb.DecodeRequest(open=pb.Open(mode=pb.MODE_LOCKSTEP, scheme=pb.Scheme.ValueType(99))),
     ],
 )
 def test_requests_with_something_missing_are_refused(request_: pb.DecodeRequest) -> None:

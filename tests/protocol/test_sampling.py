@@ -1,5 +1,7 @@
 """Warpers and the coupled choice against plain, slow definitions."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -133,6 +135,6 @@ def test_choice_over_seeds_follows_the_warped_distribution(params: SamplingParam
         ("seed", -1), ("seed", 2**64),
     ],
 )  # fmt: skip
-def test_bad_parameters_name_the_option(field: str, value: float) -> None:
+def test_bad_parameters_name_the_option(field: str, value: Any) -> None:
     with pytest.raises(UserInputError, match=f"--{field.replace('_', '-')}"):
         SamplingParams(**{field: value})

@@ -1,6 +1,5 @@
 """Every random architecture loads, is far from uniform and depends on all it has read."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +9,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tiny import vocabulary
 from tiny.architectures import ARCHITECTURES, Arch, make_random_target, random_config
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Keep torch to one thread: with more, tiny products mostly wait, and on a busy machine for minutes."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def logits_of(model: Any, ids: torch.Tensor) -> torch.Tensor:

@@ -20,15 +20,6 @@ Logits = NDArray[np.float64]
 N_PROMPTS, PROMPT_LENGTH = 8, 120
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Keep torch to one thread: with more, tiny products mostly wait, and on a busy machine for minutes."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> TinyPair:
     """Return the pair with more drafters than usual, and padding that differs between the two ends."""

@@ -15,6 +15,8 @@ from draftwire_cloud.engine.target import Target
 PROBE_TOKENS = 28
 LONGEST_PROBED_WINDOW = 512
 LONGEST_BLOCK = 17
+ALLOWED_ERROR = {"float32": 1e-3, "bfloat16": 0.4}
+"""Most `typical_error`. Sound bf16 models of 28 layers were seen at 0.1, other contexts differ by about 1."""
 
 
 @dataclass(frozen=True)
@@ -66,15 +68,28 @@ def check_architecture(target: Target, rng: np.random.Generator) -> None:
     texts = rng.integers(0, target.facts.n_vocab, size=(2, n)).tolist()
     packed = packed_logits(target, texts, rng)
     for ours, text in zip(packed, texts, strict=True):
-        theirs = reference_logits(target, text)
-        error = float((ours - theirs).abs().max() / theirs.std())
-        bound = 1e-3 if target.facts.dtype == "float32" else 0.25
+        error = typical_error(ours, reference_logits(target, text))
+        bound = ALLOWED_ERROR[target.facts.dtype]
         # `not <=`: a NaN is an error too
         if not error <= bound:
             raise UnsupportedModelError(
                 f"{target.facts.architecture}: packed verification differs from the model's own forward "
                 f"pass by {error:.2g} standard deviations of a logit (allowed: {bound:g})"
             )
+
+
+def typical_error(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    """Median over positions of the rms difference in standard deviations, in the worse half of a text.
+
+    Medians, because in bf16 single positions of a sound model are off by much more than the rest; halves,
+    because a bad rollback only spoils the second.
+
+    Args:
+        ours: ``[n, n_vocab]``.
+        theirs: ``[n, n_vocab]``.
+    """
+    per_position = (ours - theirs).square().mean(dim=-1).sqrt() / theirs.std(dim=-1)
+    return max(float(half.median()) for half in per_position.chunk(2))
 
 
 def probe_length(target: Target) -> int:

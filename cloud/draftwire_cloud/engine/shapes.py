@@ -4,8 +4,6 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Self
 
-import torch
-
 
 def round_up(n: int, multiple: int) -> int:
     """The smallest multiple of ``multiple`` that is at least ``n``."""
@@ -23,19 +21,14 @@ class ShapePolicy:
     Attributes:
         query_multiple: a session's query rows are padded to a multiple of this.
         kv_multiple: a session's key/value view is padded to a multiple of this: the CPU attention
-            kernel walks keys in blocks of 512, and a shorter last block adds differently.
-        row_floor: fewest packed rows of a forward pass.
-        row_multiple: packed rows below ``row_multiple_below`` are rounded up to a multiple of this.
-        row_multiple_below: see ``row_multiple``; 0 turns the rounding off.
-        row_counts: when not empty, the packed row counts known to agree, ascending; a pass is padded
-            to the next of them (and not at all beyond the last).
+            kernel walks keys in blocks of 512, and a shorter last block adds differently (32 to 256
+            were tried and fail).
+        row_counts: packed row counts known to agree, ascending. A pass, and the rows kept for the
+            output layer, are padded to the next of them; beyond the last not at all.
     """
 
     query_multiple: int = 8
     kv_multiple: int = 512
-    row_floor: int = 1
-    row_multiple: int = 1
-    row_multiple_below: int = 0
     row_counts: tuple[int, ...] = ()
 
     @classmethod
@@ -44,21 +37,16 @@ class ShapePolicy:
         return cls(query_multiple=1, kv_multiple=1)
 
     @classmethod
-    def plain(cls, dtype: torch.dtype) -> Self:
-        """For torch's own linear layers.
+    def for_gpu(cls) -> Self:
+        """A guess for GPUs, where nothing could be measured yet: 16 rows cost what one does.
 
-        Measured on x86 with AVX2 and with AVX-512: float32 (MKL) agrees at every multiple of 4 and at
-        every count from 12 on; bf16 from 2 rows on.
+        The self-test at start says whether it holds.
         """
-        if dtype == torch.float32:
-            return cls(row_multiple=4, row_multiple_below=12)
-        return cls(row_floor=2)
+        return cls(query_multiple=16, row_counts=tuple(range(16, 257, 16)))
 
     def rows(self, n: int) -> int:
-        """Packed rows (or kept rows of the output layer) for ``n`` real ones."""
-        n = max(n, self.row_floor)
-        if n < self.row_multiple_below:
-            n = round_up(n, self.row_multiple)
+        """Packed rows (or kept rows of the output layer) for ``n`` real ones; at least 1."""
+        n = max(n, 1)
         at = bisect_left(self.row_counts, n)
         return self.row_counts[at] if at < len(self.row_counts) else n
 

@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 import torch
 from transformers import AutoModelForCausalLM
 
+from draftwire_cloud.engine.agreement import half_row_counts, plain_row_counts, query_multiple
 from draftwire_cloud.engine.architecture import require_supported, uses_sliding_window
 from draftwire_cloud.engine.attention import PACKED_ATTENTION
 from draftwire_cloud.engine.cache import LayoutCache, PackedCache
@@ -18,7 +19,7 @@ from draftwire_cloud.engine.precision import DtypeName, pick_device, pick_dtype
 from draftwire_cloud.engine.shapes import ShapePolicy
 from draftwire_cloud.engine.slots import SlotStore
 from draftwire_cloud.engine.team import Team
-from draftwire_cloud.engine.weights import half_row_counts, prepare
+from draftwire_cloud.engine.weights import prepare
 
 WeightForm = Literal["auto", "plain"]
 
@@ -191,22 +192,22 @@ def choose_policy(model: torch.nn.Module, dtype: torch.dtype, forms: dict[str, i
         dtype: arithmetic type.
         forms: as `prepare` returned it; empty when nothing was prepared.
     """
-    plain = ShapePolicy.plain(dtype)
-    if not forms:
-        return plain
-    matrices = (
-        p
-        for m in model.modules()
-        if not isinstance(m, torch.nn.Embedding)
-        for p in m.parameters(recurse=False)
-        if p.ndim > 1
-    )
-    is_mixed = next(matrices, None) is not None
-    return ShapePolicy(
-        row_multiple=plain.row_multiple if is_mixed else 1,
-        row_multiple_below=plain.row_multiple_below if is_mixed else 0,
-        row_counts=half_row_counts() if forms.get("half") else (),
-    )
+    if next(model.parameters()).device.type != "cpu":
+        return ShapePolicy.for_gpu()
+    agreeing = []
+    if forms.get("half"):
+        agreeing.append(half_row_counts())
+    if has_plain_products(model):
+        agreeing.append(plain_row_counts(dtype))
+    last = min((counts[-1] for counts in agreeing), default=0)
+    common = (n for n in range(1, last + 1) if all(n in counts for counts in agreeing))
+    return ShapePolicy(query_multiple=query_multiple(dtype), row_counts=tuple(common))
+
+
+def has_plain_products(model: torch.nn.Module) -> bool:
+    """Whether torch itself still multiplies by some weight: any parameter but vectors and embeddings."""
+    layers = (m for m in model.modules() if not isinstance(m, torch.nn.Embedding))
+    return any(p.ndim > 1 for m in layers for p in m.parameters(recurse=False))
 
 
 @torch.inference_mode()
@@ -217,7 +218,7 @@ def observe(model: Any, policy: ShapePolicy) -> tuple[KvLayout, int]:
         UnsupportedModelError: when the model cannot run such a pass.
     """
     plan = make_plan([], policy, model.device)
-    nothing = torch.zeros(1, max(policy.rows(1), 1), dtype=torch.long, device=model.device)
+    nothing = torch.zeros(1, policy.rows(1), dtype=torch.long, device=model.device)
     plan.input_ids, plan.position_ids = nothing, nothing.clone()
     plan.logit_rows = nothing[0]
     cache = LayoutCache(plan)

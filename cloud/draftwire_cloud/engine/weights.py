@@ -23,9 +23,6 @@ from torch.nn import functional
 
 from draftwire_cloud.engine.team import Team
 
-ROW_COUNTS_CHECKED = 1024
-"""Row counts up to here are checked for equal bits; larger passes are not padded."""
-
 _SPLIT_ABOVE = 1 << 18
 """Weights with fewer elements than this are not worth a second thread."""
 
@@ -191,23 +188,3 @@ def prepare_linear(linear: nn.Linear, team: Team) -> tuple[nn.Module, str]:
     if blocked_available():
         return BlockedLinear(linear.weight, linear.bias), "blocked"
     return linear, "plain"
-
-
-@cache
-def half_row_counts() -> tuple[int, ...]:
-    """Row counts up to `ROW_COUNTS_CHECKED` for which `HalfLinear` gives a row the same bits.
-
-    FBGEMM cuts the rows into kernels of up to 6 (AVX2) or 14 (AVX-512) and the kernels of 1 and 2 rows
-    add in another order, so on AVX2 counts such as 1, 2, 7, 14 and 31 disagree with all others. Which
-    ones do is measured here, in a tenth of a second, and not written down.
-    """
-    if not half_available():
-        return ()
-    generator = torch.Generator().manual_seed(0)
-    weight = torch.randn(16, 96, generator=generator).bfloat16()
-    rows = torch.randn(ROW_COUNTS_CHECKED, 96, generator=generator)
-    linear = HalfLinear(weight, None, Team(1))
-    with torch.inference_mode():
-        whole = linear(rows)
-        counts = range(1, ROW_COUNTS_CHECKED + 1)
-        return tuple(n for n in counts if torch.equal(linear(rows[:n]), whole[:n]))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from draftwire_edge.controller.estimators import RatioOfSums, VerifyTime
+from draftwire_edge.controller.estimators import CalibratedAcceptance, RatioOfSums, VerifyTime
 from draftwire_edge.controller.stop_rule import lockstep_tpot_ms, worth_drafting
 from draftwire_edge.drafter import Guess
 from draftwire_protocol.errors import UserInputError
@@ -62,8 +63,8 @@ class Plan:
 class Round:
     """What one lockstep round showed. Times in ms."""
 
-    #: Tokens drafted, and how many of them were accepted.
-    drafted: int
+    #: The block, and how many of its tokens were accepted.
+    guesses: Sequence[Guess]
     accepted: int
     #: Tokens committed.
     committed: int
@@ -75,9 +76,14 @@ class Round:
     server_ms: float
     forward_ms: float
 
+    @property
+    def drafted(self) -> int:
+        """Tokens drafted."""
+        return len(self.guesses)
+
 
 class Controller:
-    """The first form of the latency compensation: measured R, c_d, t_v and α, one stop rule.
+    """The first form of the latency compensation: measured R, c_d, t_v and acceptance, one stop rule.
 
     One instance may follow many generations over the same link and models; it keeps what it learnt.
 
@@ -88,6 +94,7 @@ class Controller:
     def __init__(self, policy: GammaPolicy) -> None:
         self._policy = policy
         self._alpha = RatioOfSums(decay=0.95, prior=0.8, prior_weight=6.0)
+        self._calibration = CalibratedAcceptance()
         self._draft_ms = RatioOfSums(decay=0.9)
         self._verify = VerifyTime()
         self._forget_link()
@@ -134,7 +141,8 @@ class Controller:
         """The stop rule: is a token after these worth drafting?"""
         if self._policy.gamma is not None or self._rounds == 0:
             return True
-        survival = self.alpha ** (len(guesses) + 1)
+        # The next token is not drawn yet, so nothing is known of it but the average.
+        survival = self.alpha * math.prod(self._calibration.chance(one.top_probability) for one in guesses)
         return worth_drafting(survival, self.draft_ms, self._verify.slope_ms, self._tpot_ms.value)
 
     def _forget_link(self) -> None:
@@ -146,7 +154,10 @@ class Controller:
     def observe_round(self, seen: Round) -> None:
         """Learn from a lockstep round."""
         self._rounds += 1
-        self._alpha.add(seen.accepted, min(seen.accepted + 1, seen.drafted))
+        tested = min(seen.accepted + 1, seen.drafted)
+        self._alpha.add(seen.accepted, tested)
+        for index, guess in enumerate(seen.guesses[:tested]):
+            self._calibration.add(guess.top_probability, accepted=index < seen.accepted)
         self._rtt_ms.add(max(0.0, seen.wait_ms - seen.server_ms), 1.0)
         self._verify.add(seen.drafted + 1, seen.forward_ms)
         self._tpot_ms.add(seen.draft_ms + seen.wait_ms, seen.committed)

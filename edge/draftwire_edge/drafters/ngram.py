@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from draftwire_edge.drafter import Guess, WantMore
-from draftwire_edge.drafters.prefix import common_prefix
 from draftwire_protocol.errors import UserInputError
+from draftwire_protocol.prefix import common_prefix
 from draftwire_protocol.sampling import SamplingParams
 
 #: Earlier occurrences that are asked what comes next.
