@@ -76,7 +76,8 @@ class Service:
 async def start_service(folder: Path, port: int = 0) -> Service:
     """Start a service for a model folder and wait until it says that it serves."""
     process = await start(
-        "draftwire-cloud", "serve", "--model", str(folder), "--port", str(port), "--dtype", "float32", "--threads", "1"
+        "draftwire-cloud", "serve", "--model", str(folder), "--port", str(port),
+        "--dtype", "float32", "--threads", "1",
     )  # fmt: skip
     assert process.stdout is not None
     line = (await process.stdout.readline()).decode()

@@ -90,7 +90,7 @@ async def test_better_drafters_are_accepted_more_and_the_perfect_one_nearly_alwa
     assert rates[-1] < 0.4
 
 
-async def test_seeds_matter_and_repeat(tiny_pair: TinyPair, loaded: LoadedTarget) -> None:
+async def test_seeds_matter_and_repeat(loaded: LoadedTarget) -> None:
     prompt = tuple(range(60, 70))
     async with serving(loaded) as server, connected(server, loaded) as edge:
         texts = [

@@ -1,6 +1,7 @@
 """Broken links and servers: the same text, or a clear error."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from draftwire_cloud.loading import LoadedTarget
 from draftwire_edge.channel import CloudChannel
 from draftwire_edge.controller import Controller, GammaPolicy
 from draftwire_edge.drafters.llama import LlamaCppDrafter
-from draftwire_edge.generation import DoneEvent, GenerationRequest, GenerationResult, TokenEvent
+from draftwire_edge.generation import DoneEvent, Event, GenerationRequest, GenerationResult, TokenEvent
 from draftwire_edge.handshake import fetch_card
 from draftwire_edge.session import EdgeSession
 from draftwire_protocol.errors import CloudUnavailableError, UserInputError
@@ -83,7 +84,7 @@ async def test_a_server_replaced_in_mid_text_is_replayed_to(
     assert [*ids, *(one.token_id for one in rest if isinstance(one, TokenEvent))] == list(alone.token_ids)
 
 
-async def _until(events, count: int):  # type: ignore[no-untyped-def]  # a test's own little helper
+async def _until(events: AsyncIterator[Event], count: int) -> AsyncIterator[TokenEvent]:
     """The first ``count`` token events."""
     seen = 0
     async for event in events:

@@ -17,7 +17,8 @@ def endless_pair(tmp_path_factory: pytest.TempPathFactory) -> TinyPair:
 
 def generate(pair: TinyPair, address: str, *more: str, drafter: str = "noisy") -> tuple[str, ...]:
     return (
-        "generate", "Tell me 10 things", "--cloud", address, "--draft-model", str(pair.drafters[drafter]), *more
+        "generate", "Tell me 10 things", "--cloud", address,
+        "--draft-model", str(pair.drafters[drafter]), *more,
     )  # fmt: skip
 
 
