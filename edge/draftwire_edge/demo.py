@@ -131,7 +131,7 @@ async def _write(client: EdgeClient, prompt: str) -> GenerationResult:
     async for event in client.generate(prompt):
         match event:
             case TokenEvent():
-                show_token(_screen, event)
+                show_token(event)
             case NoticeEvent():
                 _screen.print(f"\nnote: {event.message}", style="yellow")
             case DoneEvent():

@@ -6,16 +6,13 @@ import json
 import sys
 from dataclasses import dataclass
 
+import typer
 from rich.console import Console
-from rich.text import Text
 
 from draftwire_edge.client import EdgeClient
 from draftwire_edge.config import EdgeSettings
 from draftwire_edge.generation import DoneEvent, NoticeEvent, TokenEvent
 from draftwire_edge.report import as_json, one_line
-
-#: How accepted, target and fill tokens look.
-STYLES = {"draft": "green", "target": "", "fill": ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +29,6 @@ class GenerateJob:
 async def run_generate(job: GenerateJob) -> None:
     """Connect, write, show."""
     notes = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    screen = Console(highlight=False, markup=False, soft_wrap=True)
     async with EdgeClient(job.settings) as client:
         messages = [{"role": "user", "content": job.prompt}]
         if job.system is not None:
@@ -41,18 +37,21 @@ async def run_generate(job: GenerateJob) -> None:
         async for event in client.generate_from(request):
             match event:
                 case TokenEvent() if not job.as_json:
-                    show_token(screen, event)
+                    show_token(event)
                 case NoticeEvent():
                     notes.print(f"\nnote: {event.message}", style="yellow")
                 case DoneEvent() if job.as_json:
                     report = as_json(event.result, model=client.card.name, seed=request.sampling.seed)
                     sys.stdout.write(json.dumps(report) + "\n")
                 case DoneEvent():
-                    screen.print()
+                    sys.stdout.write("\n")
                     notes.print(one_line(event.result), style="dim")
 
 
-def show_token(screen: Console, event: TokenEvent) -> None:
-    """Print a token's text, accepted ones marked where the terminal has colours."""
-    if event.text:
-        screen.print(Text(event.text, STYLES[event.source]), end="")
+def show_token(event: TokenEvent) -> None:
+    """Write a token's text: as it is into a file or pipe, accepted ones in green on a terminal."""
+    if not event.text:
+        return
+    green = event.source == "draft" and sys.stdout.isatty()
+    sys.stdout.write(typer.style(event.text, fg=typer.colors.GREEN) if green else event.text)
+    sys.stdout.flush()

@@ -134,7 +134,7 @@ class SlotStore:
         if extra and self.used_bytes + extra > self.budget_bytes:
             raise OutOfSlotsError(
                 f"keys and values need {extra} more bytes, but {self.used_bytes} of {self.budget_bytes} "
-                f"are taken by {self.n_open} open slots"
+                f"are taken by {sum(slot.allocated > 0 for slot in self._open)} open slots"
             )
         for slot, size in steps:
             if size > slot.allocated:
