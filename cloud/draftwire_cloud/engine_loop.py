@@ -147,6 +147,8 @@ class EngineLoop:
                 self._judge(job, rows.numpy(), started, forward_s, len(batch))
                 for job, rows in zip(batch, logits, strict=True)
             ]
+        except DraftwireError as error:
+            return [_Outcome(job.stream, error=error) for job in batch]
         except Exception as error:  # noqa: BLE001  # whatever torch raises ends these streams, never the server
             _log.exception("a step failed")
             return [
@@ -175,7 +177,9 @@ class EngineLoop:
         if stream.closed:
             self._leases.park(stream.session.request.session_id, stream.slot, self._clock())
             return
-        if outcome.error is not None:
+        if isinstance(outcome.error, OverloadedError) and self._leases.drop_oldest():
+            pass  # the slots were left as they were: the same work is tried again with more room
+        elif outcome.error is not None:
             stream.closed = True
             stream.send(outcome.error)
         if outcome.verdict is not None:

@@ -95,9 +95,15 @@ class Leases(Generic[S]):
             try:
                 return self._store.open(capacity)
             except OverloadedError:
-                if not self._parked:
+                if not self.drop_oldest():
                     raise
-                self._drop(next(iter(self._parked)))
+
+    def drop_oldest(self) -> bool:
+        """Free the slot parked longest ago; False when none is parked."""
+        if not self._parked:
+            return False
+        self._drop(next(iter(self._parked)))
+        return True
 
     def park(self, session_id: str, slot: S, now: float) -> None:
         """Keep a slot until its lease ends; a second slot of the same session replaces the first."""

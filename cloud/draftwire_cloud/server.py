@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -100,11 +100,15 @@ class CloudServer:
             await self._loop
 
     async def serve_until_signal(self) -> str:
-        """Wait for SIGTERM or SIGINT; returns its name."""
+        """Wait for SIGTERM or SIGINT; returns its name. Raises what ended the engine, should it end."""
         loop = asyncio.get_running_loop()
         stopped: asyncio.Future[str] = loop.create_future()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, _resolve, stopped, number.name)
+        either: set[asyncio.Future[Any]] = {stopped, self._loop}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if self._loop.done():
+            self._loop.result()
         return await stopped
 
 

@@ -23,7 +23,7 @@ from draftwire_protocol.sampling import SamplingParams
 from loop.harness import Edge, ScriptedDrafter, connected, serving
 from loop.scripted_target import scripted
 from tiny.config import TinyConfig
-from tiny.pair import make_tiny_pair
+from tiny.pair import TinyPair, make_tiny_pair
 
 EOS, STOP = 1, 2
 PIECES = [f" {i}".encode() for i in range(40)]
@@ -308,3 +308,28 @@ async def test_a_finished_text_reopened_is_just_finished() -> None:
         message = await stream.receive()
         assert isinstance(message, Finished)
         assert (message.reason, message.usage.completion_tokens) == (FinishReason.STOP, 3)
+
+
+async def test_memory_for_keys_and_values_runs_out_politely(tiny_pair: TinyPair) -> None:
+    # Room for two slots of 512 tokens; the checks at load need two as well.
+    config = TargetConfig(tiny_pair.target_folder, "small", "float32", threads=1, kv_bytes=1200 * 512)
+    loaded = load_target(config, lambda _: None)
+    request = GenerationRequest(tuple(range(60, 70)), max_tokens=4)
+    async with serving(loaded) as server, connected(server, loaded) as edge:
+        # Each text leaves a parked slot behind; a later one needs its room and gets it.
+        for _ in range(4):
+            assert len((await edge.write(request)).token_ids) == 4
+        # With live streams holding all the room, the next one is told to come back later.
+        holders = []
+        for name in ("one", "two"):
+            stream = edge.channel.decode()
+            await stream.send(Open(name, request.prompt_ids, SamplingParams(), 20, Mode.LOCKSTEP))
+            await stream.receive()
+            await stream.receive()
+            holders.append(stream)
+        with pytest.raises(OverloadedError):
+            await edge.write(request)
+        for stream in holders:
+            stream.cancel()
+        await asyncio.sleep(0.1)
+        assert len((await edge.write(request)).token_ids) == 4

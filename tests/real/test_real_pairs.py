@@ -56,9 +56,10 @@ async def test_default_pair_keeps_to_the_payload_budget(coder: RealPair, questio
 async def test_a_model_is_a_good_drafter_of_itself(smollm: RealPair, questions: list[str]) -> None:
     both = await compare(smollm, questions[:4], SamplingParams(), 48, GammaPolicy(4, Mode.LOCKSTEP))
     assert_equal(both)
-    drafted = sum(together.timings.num_draft_tokens for _, together in both)
-    accepted = sum(together.timings.num_accepted_tokens for _, together in both)
-    assert accepted / drafted > 0.9
+    drafts = sum(together.timings.num_drafts for _, together in both)
+    first_guesses = sum(together.timings.num_accepted_tokens_per_pos[0] for _, together in both)
+    # Not 1: llama.cpp rounds activations to 8 bits before it multiplies them with 4-bit weights.
+    assert first_guesses / drafts > 0.93
 
 
 async def test_small_pair_equals_transformers_generate(smollm: RealPair, questions: list[str]) -> None:

@@ -6,16 +6,19 @@ EngineError
 └── UnsupportedModelError  the packed path cannot serve this model; the message says why
 """
 
+from draftwire_protocol import errors
+from draftwire_protocol.errors import DraftwireError
 
-class EngineError(Exception):
+
+class EngineError(DraftwireError):
     """Base of every error the engine raises on purpose."""
 
 
-class OutOfSlotsError(EngineError):
+class OutOfSlotsError(EngineError, errors.OverloadedError):
     """The byte budget for keys and values is used up."""
 
 
-class ContextOverflowError(EngineError):
+class ContextOverflowError(EngineError, errors.ContextOverflowError):
     """The new tokens do not fit behind the ones a slot already holds."""
 
 

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -78,7 +80,7 @@ def test_a_sink_takes_its_share_of_the_softmax() -> None:
     "keyword",
     [{"position_bias": torch.zeros(1)}, {"is_causal": False}, {"output_attentions": True}, {"new": 0}],
 )
-def test_an_unknown_keyword_is_an_error(keyword: dict[str, object]) -> None:
+def test_an_unknown_keyword_is_an_error(keyword: dict[str, Any]) -> None:
     plan, q, k, v = packed()
     with pytest.raises(UnsupportedModelError, match=next(iter(keyword))):
         packed_attention(Layer(), q, k, v, None, packed=plan, **keyword)
@@ -87,7 +89,16 @@ def test_an_unknown_keyword_is_an_error(keyword: dict[str, object]) -> None:
 def test_known_and_empty_keywords_are_fine() -> None:
     plan, q, k, v = packed()
     packed_attention(
-        Layer(), q, k, v, None, packed=plan, is_causal=True, output_attentions=False, new=None, use_cache=False
+        Layer(),
+        q,
+        k,
+        v,
+        None,
+        packed=plan,
+        is_causal=True,
+        output_attentions=False,
+        new=None,
+        use_cache=False,
     )
 
 

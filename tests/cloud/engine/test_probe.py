@@ -61,15 +61,17 @@ def test_sound_targets_pass(arch: Arch, form: str, load_target: LoadTarget, rng:
     check_architecture(load_target(arch, form), rng)
 
 
-def test_a_rollback_that_does_nothing_is_noticed(
+def test_keys_of_a_rejected_draft_that_stay_are_noticed(
     load_target: LoadTarget, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = load_target()
 
-    def forget_ids_only(slot: Slot, n: int) -> None:
-        slot.ids = [0] * (slot.length - n) + slot.ids[:n]  # the wrong draft's keys stay in front
+    def write_once(slot: Slot, layer: int, past: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        rows = slice(past, past + k.shape[1])
+        if not slot.kv[layer][:, :, rows].any():
+            slot.kv[layer][:, :, rows] = torch.stack([k, v])
 
-    monkeypatch.setattr(Slot, "truncate", forget_ids_only)
+    monkeypatch.setattr(Slot, "write", write_once)
     with pytest.raises(UnsupportedModelError, match="standard deviations"):
         check_architecture(target, rng)
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch.utils.hooks import RemovableHandle
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from draftwire_cloud.engine.errors import ContextOverflowError, OutOfSlotsError, UnsupportedModelError
@@ -31,7 +32,9 @@ def random_ids(rng: np.random.Generator, n: int) -> list[int]:
 @torch.inference_mode()
 def with_dynamic_cache(folder: Path, ids: list[int], head: int) -> torch.Tensor:
     """Logits [n, n_vocab] of the model's own path: prefill, then the rest one token at a time."""
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    )
     cache, rows = DynamicCache(config=model.config), []
     for part in (ids[:head], *([i] for i in ids[head:])):
         out = model(input_ids=torch.tensor([part]), cache=cache, use_cache=True)
@@ -158,11 +161,13 @@ def break_last_layer(target: Target, error: Exception) -> Callable[[], None]:
     def fail(*_: object) -> None:
         raise error
 
-    handle = target.model.model.layers[-1].mlp.register_forward_pre_hook(fail)
-    return lambda: handle.remove()
+    handle: RemovableHandle = target.model.model.layers[-1].mlp.register_forward_pre_hook(fail)
+    return handle.remove
 
 
-def test_a_failing_pass_leaves_every_slot_as_it_was(load_target: LoadTarget, rng: np.random.Generator) -> None:
+def test_a_failing_pass_leaves_every_slot_as_it_was(
+    load_target: LoadTarget, rng: np.random.Generator
+) -> None:
     target, ids = load_target(), random_ids(rng, 30)
     slots = [target.slots.open(64), target.slots.open(64)]
     target.forward([Span(slot, ids[:10], 0) for slot in slots])
@@ -230,7 +235,9 @@ def shared_target(folder: Path) -> Target:
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_any_interleaving_of_sessions_gives_each_its_own_logits(data: st.DataObject, folder_of: FolderOf) -> None:
+def test_any_interleaving_of_sessions_gives_each_its_own_logits(
+    data: st.DataObject, folder_of: FolderOf
+) -> None:
     target = shared_target(folder_of("qwen2"))
     slots = [target.slots.open(200) for _ in range(3)]
     last: dict[int, tuple[list[int], torch.Tensor]] = {}

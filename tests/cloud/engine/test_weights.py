@@ -22,12 +22,14 @@ from draftwire_cloud.engine.weights import (
 )
 
 needs_half = pytest.mark.skipif(not half_available(), reason="this build cannot multiply float16 weights")
-needs_blocked = pytest.mark.skipif(not blocked_available(), reason="this build has no blocked float32 weights")
+needs_blocked = pytest.mark.skipif(
+    not blocked_available(), reason="this build has no blocked float32 weights"
+)
 
 
 def bf16_weight(n_out: int, n_in: int, seed: int = 0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
-    return (torch.randn(n_out, n_in, generator=generator) / n_in**0.5).bfloat16()
+    return torch.randn(n_out, n_in, generator=generator).mul(float(n_in) ** -0.5).bfloat16()
 
 
 @needs_half
