@@ -145,6 +145,7 @@ class EdgeSession:
                 max_tokens=run.request.max_tokens,
                 stop=run.request.stop,
                 mode=mode,
+                model_id=self._card.model_id,
             )
         )
         if mode is Mode.LOCKSTEP and self._drafter is not None:

@@ -101,6 +101,7 @@ def _encode_open(message: Open) -> pb.Open:
         stop=message.stop,
         mode=_MODE[message.mode],
         scheme=_SCHEME[message.scheme],
+        model_id=message.model_id,
     )
 
 
@@ -115,6 +116,7 @@ def _decode_open(message: pb.Open) -> Open:
         stop=tuple(message.stop),
         mode=_known(_MODE, message.mode, "mode"),
         scheme=_known(_SCHEME, message.scheme, "scheme"),
+        model_id=message.model_id,
     )
 
 
@@ -211,6 +213,7 @@ def encode_card(card: ModelCard) -> pb.GetModelResponse:
         modes=[_MODE[mode] for mode in card.modes],
         dtype=card.dtype,
         exact_shapes=card.exact_shapes,
+        model_id=card.model_id,
     )
 
 
@@ -229,6 +232,7 @@ def decode_card(wire: pb.GetModelResponse) -> ModelCard:
         context_length=wire.context_length,
         dtype=wire.dtype,
         exact_shapes=wire.exact_shapes,
+        model_id=wire.model_id,
         max_draft_tokens=wire.max_draft_tokens,
         schemes=tuple(_known(_SCHEME, number, "scheme") for number in wire.schemes),
         modes=tuple(_known(_MODE, number, "mode") for number in wire.modes),

@@ -53,6 +53,8 @@ class ModelCard:
     dtype: str
     #: Whether block and one-at-a-time verification gave the same bits at start.
     exact_shapes: bool
+    #: Identifies the weights and how they are computed with.
+    model_id: bytes = b""
     max_draft_tokens: int = MAX_DRAFT_TOKENS
     schemes: tuple[Scheme, ...] = (Scheme.COUPLED,)
     modes: tuple[Mode, ...] = (Mode.LOCKSTEP, Mode.CLOUD)
@@ -73,6 +75,8 @@ class Open:
     committed_ids: tuple[int, ...] = ()
     stop: tuple[str, ...] = ()
     scheme: Scheme = Scheme.COUPLED
+    #: The card's, so that another model cannot continue the text; empty skips the check.
+    model_id: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

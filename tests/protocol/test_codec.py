@@ -33,7 +33,7 @@ CLOUD = st.one_of(
 )
 CARD = st.builds(
     m.ModelCard, st.text(), st.text(), UINT, UINT, IDS, st.none() | UINT, IDS, st.binary(), st.binary(), UINT,
-    st.text(), st.booleans(), chat_template=st.none() | st.text(min_size=1),
+    st.text(), st.booleans(), model_id=st.binary(), chat_template=st.none() | st.text(min_size=1),
     pieces=st.lists(st.binary()).map(tuple),
 )  # fmt: skip
 

@@ -150,6 +150,7 @@ class GetModelResponse(_message.Message):
     MODES_FIELD_NUMBER: _builtins.int
     DTYPE_FIELD_NUMBER: _builtins.int
     EXACT_SHAPES_FIELD_NUMBER: _builtins.int
+    MODEL_ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name the operator gave the model."""
     architecture: _builtins.str
@@ -176,6 +177,8 @@ class GetModelResponse(_message.Message):
     """Numeric type of the weights, e.g. "bfloat16"."""
     exact_shapes: _builtins.bool
     """Whether block and one-at-a-time verification were found bit-identical at start."""
+    model_id: _builtins.bytes
+    """Identifies the weights and how they are computed with; Open repeats it."""
     @_builtins.property
     def eos_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Every id that ends a generation."""
@@ -217,10 +220,11 @@ class GetModelResponse(_message.Message):
         modes: _abc.Iterable[Global___Mode.ValueType] | None = ...,
         dtype: _builtins.str = ...,
         exact_shapes: _builtins.bool = ...,
+        model_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_bos_id", b"_bos_id", "bos_id", b"bos_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bos_id", b"_bos_id", "architecture", b"architecture", "bos_id", b"bos_id", "chat_template", b"chat_template", "context_length", b"context_length", "dtype", b"dtype", "eos_ids", b"eos_ids", "exact_shapes", b"exact_shapes", "max_draft_tokens", b"max_draft_tokens", "modes", b"modes", "n_tokens", b"n_tokens", "n_vocab", b"n_vocab", "name", b"name", "piece_chunk", b"piece_chunk", "piece_hashes", b"piece_hashes", "pieces", b"pieces", "schemes", b"schemes", "special_ids", b"special_ids", "template_hash", b"template_hash"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bos_id", b"_bos_id", "architecture", b"architecture", "bos_id", b"bos_id", "chat_template", b"chat_template", "context_length", b"context_length", "dtype", b"dtype", "eos_ids", b"eos_ids", "exact_shapes", b"exact_shapes", "max_draft_tokens", b"max_draft_tokens", "model_id", b"model_id", "modes", b"modes", "n_tokens", b"n_tokens", "n_vocab", b"n_vocab", "name", b"name", "piece_chunk", b"piece_chunk", "piece_hashes", b"piece_hashes", "pieces", b"pieces", "schemes", b"schemes", "special_ids", b"special_ids", "template_hash", b"template_hash"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__bos_id: _TypeAlias = _typing.Literal["bos_id"]  # noqa: Y015
     _WhichOneofArgType__bos_id: _TypeAlias = _typing.Literal["_bos_id", b"_bos_id"]  # noqa: Y015
@@ -324,6 +328,7 @@ class Open(_message.Message):
     STOP_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
     SCHEME_FIELD_NUMBER: _builtins.int
+    MODEL_ID_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Chosen by the edge; keys the cloud's KV between streams."""
     max_tokens: _builtins.int
@@ -332,6 +337,10 @@ class Open(_message.Message):
     """How to take turns at first."""
     scheme: Global___Scheme.ValueType
     """How drafted tokens are accepted."""
+    model_id: _builtins.bytes
+    """From GetModelResponse: a server with another model refuses with FAILED_PRECONDITION, so that no
+    text is ever continued by a model it was not begun with. Empty skips the check.
+    """
     @_builtins.property
     def prompt_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The prompt, chat template applied, BOS included where the model wants one."""
@@ -359,10 +368,11 @@ class Open(_message.Message):
         stop: _abc.Iterable[_builtins.str] | None = ...,
         mode: Global___Mode.ValueType = ...,
         scheme: Global___Scheme.ValueType = ...,
+        model_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed_ids", b"committed_ids", "max_tokens", b"max_tokens", "mode", b"mode", "prompt_ids", b"prompt_ids", "sampling", b"sampling", "scheme", b"scheme", "session_id", b"session_id", "stop", b"stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed_ids", b"committed_ids", "max_tokens", b"max_tokens", "mode", b"mode", "model_id", b"model_id", "prompt_ids", b"prompt_ids", "sampling", b"sampling", "scheme", b"scheme", "session_id", b"session_id", "stop", b"stop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
