@@ -30,7 +30,7 @@ T = TypeVar("T")
 #: Key of the details that the service attaches to every status it sends on purpose.
 _DETAILS_KEY = "grpc-status-details-bin"
 #: Statuses that the transport makes up when a connection breaks.
-_BROKEN = frozenset({"UNAVAILABLE", "INTERNAL", "UNKNOWN", "CANCELLED", "OK"})
+_BROKEN = frozenset({"UNAVAILABLE", "INTERNAL", "UNKNOWN", "CANCELLED", "DEADLINE_EXCEEDED", "OK"})
 _Call = grpc.aio.StreamStreamCall[pb.DecodeRequest, pb.DecodeResponse]
 #: What grpc.aio raises when one writes to a call that has ended.
 _CALL_IS_OVER = (grpc.aio.AioRpcError, grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError)

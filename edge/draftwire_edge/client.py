@@ -56,7 +56,7 @@ class EdgeClient:
             # 4. Ready: one session, one controller for all texts.
             self.controller = Controller(self.settings.policy)
             session = EdgeSession(channel, self.card, self.tokenizer.pieces, drafter, self.controller)
-            stack.callback(session.close)
+            stack.push_async_callback(session.aclose)
             self._session = session
             self._stack = stack.pop_all()
         return self

@@ -21,7 +21,7 @@ class Recorder:
         self._token_times: list[float] = []
         self._accepted_per_pos: list[int] = []
         self._num_drafts = self._num_draft_tokens = self._num_accepted = 0
-        self._passes = self._rounds = 0
+        self._rounds = self._verified = 0
         self._verify_s = self._cloud_other_s = self._edge_other_s = 0.0
         self._draft_s = self._draft_bytes = 0.0
         self._drafted = 0
@@ -50,10 +50,18 @@ class Recorder:
         """Edge work that is neither drafting nor waiting."""
         self._edge_other_s += seconds
 
-    def verdict(self, verdict: Verdict, drafted: int) -> None:
-        """A verdict on ``drafted`` tokens, counted after truncation, came in."""
+    def verdict(self, verdict: Verdict, drafted: int, *, read_prompt: bool) -> None:
+        """A verdict came in.
+
+        Args:
+            verdict: the cloud's answer.
+            drafted: tokens it judged, counted after truncation.
+            read_prompt: whether its forward pass read the prompt too, and so says nothing of verifying.
+        """
         self._rounds += 1
-        self._verify_s += verdict.timing.forward_us / 1e6
+        if not read_prompt:
+            self._verified += 1
+            self._verify_s += verdict.timing.forward_us / 1e6
         self._cloud_other_s += verdict.timing.other_us / 1e6
         if not drafted:
             return
@@ -65,21 +73,27 @@ class Recorder:
         for position in range(verdict.num_accepted):
             self._accepted_per_pos[position] += 1
 
-    def timings(self, usage: Usage) -> Timings:
+    def usage(self, prompt_tokens: int) -> Usage:
+        """Tokens used over all streams of this generation; every verdict was one forward pass."""
+        return Usage(
+            prompt_tokens, len(self._token_times), self._rounds, self._num_draft_tokens, self._num_accepted
+        )
+
+    def timings(self) -> Timings:
         """The published figures."""
         return Timings(
             ttft_ms=1e3 * (self._token_times[0] - self._started) if self._token_times else 0.0,
             tpot_ms=time_per_output_token_ms(self._token_times),
             rtt_ms=1e3 * median(self._round_trips_s) if self._round_trips_s else 0.0,
             draft_ms_per_token=_ratio(1e3 * self._draft_s, self._drafted),
-            verify_ms=_ratio(1e3 * self._verify_s, self._rounds),
+            verify_ms=_ratio(1e3 * self._verify_s, self._verified),
             num_drafts=self._num_drafts,
             num_draft_tokens=self._num_draft_tokens,
             num_accepted_tokens=self._num_accepted,
             num_accepted_tokens_per_pos=tuple(self._accepted_per_pos),
             bytes_up=self.bytes_up,
             bytes_down=self.bytes_down,
-            target_passes=usage.target_passes,
+            target_passes=self._rounds,
             edge_overhead_ms=_ratio(1e3 * self._edge_other_s, self._rounds),
             cloud_overhead_ms=_ratio(1e3 * self._cloud_other_s, self._rounds),
             draft_bytes_per_token=_ratio(self._draft_bytes, self._drafted),

@@ -13,9 +13,9 @@ from draftwire_edge.generation import (
     TokenEvent,
 )
 from draftwire_edge.recorder import Recorder
-from draftwire_protocol.commit import Transcript
+from draftwire_protocol.commit import FinishReason, Transcript
 from draftwire_protocol.errors import ProtocolError
-from draftwire_protocol.messages import Finished, Mode, Verdict
+from draftwire_protocol.messages import Mode, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,13 @@ class Run:
     asked_mode: Mode = Mode.LOCKSTEP
     #: Whether the next verdict comes without a Draft having been sent.
     filling: bool = False
+    #: Whether the drafter has more to read than the last round's tokens.
+    drafter_behind: bool = True
+    #: Whether this stream has had no verdict yet; the first one's forward pass reads the prompt.
+    fresh: bool = True
     epoch: int = 0
-    finished: Finished | None = None
+    #: Set by the cloud when it ended the text for a reason of its own.
+    ended: FinishReason | None = None
     sources: list[Source] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     #: Waiting to be shown.
@@ -89,13 +94,18 @@ class Run:
             self.epoch += 1
         return [TokenEvent(*row) for row in zip(commit.ids, commit.texts, sources, strict=True)]
 
-    def result(self, finished: Finished) -> GenerationResult:
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """Why the text is over; None while it is not."""
+        return self.transcript.finish_reason or self.ended
+
+    def result(self) -> GenerationResult:
         """The finished text and its figures."""
         return GenerationResult(
             text="".join(self.texts),
             token_ids=tuple(self.transcript.ids),
             sources=tuple(self.sources),
-            finish_reason=finished.reason,
-            usage=finished.usage,
-            timings=self.recorder.timings(finished.usage),
+            finish_reason=self.finish_reason or FinishReason.CANCELLED,
+            usage=self.recorder.usage(len(self.request.prompt_ids)),
+            timings=self.recorder.timings(),
         )

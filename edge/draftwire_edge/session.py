@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ from draftwire_edge.recorder import Recorder
 from draftwire_edge.retry import Backoff, RetryPolicy
 from draftwire_edge.run import Block, Run
 from draftwire_protocol.commit import Transcript
-from draftwire_protocol.errors import CloudUnavailableError, DrafterError, UserInputError
+from draftwire_protocol.errors import CloudUnavailableError, OverloadedError, UserInputError
 from draftwire_protocol.messages import Draft, Finished, Mode, ModelCard, Open, Opened, SetMode, Verdict
 
 P = ParamSpec("P")
@@ -58,11 +59,17 @@ class EdgeSession:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="drafter")
         self._told_drafting_off = False
 
-    def close(self) -> None:
-        """Free the drafter and its thread."""
-        if self._drafter is not None:
-            self._thread.submit(self._drafter.close).result()
-        self._thread.shutdown()
+    async def aclose(self) -> None:
+        """Free the drafter and its thread, once the drafter has finished what it is at."""
+        try:
+            await self._drop_drafter()
+        finally:
+            self._thread.shutdown(wait=False)
+
+    async def _drop_drafter(self) -> None:
+        drafter, self._drafter = self._drafter, None
+        if drafter is not None:
+            await self._on_drafter_thread(drafter.close)
 
     async def generate(self, request: GenerationRequest) -> AsyncIterator[Event]:
         """Write one text; yields every committed token, then a DoneEvent.
@@ -75,12 +82,15 @@ class EdgeSession:
         run = self._begin(request)
         backoff = Backoff(self._retry)
         # 1. Stream until the text is finished; a broken connection is resumed where it stopped.
-        while run.finished is None:
+        while run.finish_reason is None:
             length = run.length
             try:
                 async for event in self._stream(run):
                     yield event
-            except CloudUnavailableError:
+            except (CloudUnavailableError, OverloadedError) as error:
+                # A text not begun is refused at once when the cloud is full; one in the making waits.
+                if isinstance(error, OverloadedError) and not run.transcript.ids:
+                    raise
                 if run.length > length:
                     backoff.reset()
                 wait_s = backoff.next_wait_s(self._clock())
@@ -88,7 +98,7 @@ class EdgeSession:
                     raise
                 await asyncio.sleep(wait_s)
         # 2. Close with everything known about it.
-        yield DoneEvent(run.result(run.finished))
+        yield DoneEvent(run.result())
 
     def _begin(self, request: GenerationRequest) -> Run:
         room = self._card.context_length - len(request.prompt_ids)
@@ -125,6 +135,8 @@ class EdgeSession:
                 for token in tokens:
                     yield token
                 # 4. Draft the next block and send it; in cloud mode just listen on.
+                if run.finish_reason is not None:
+                    return
                 block = await self._take_turn(run, stream, verdict)
                 while run.notices:
                     yield run.notices.pop(0)
@@ -136,23 +148,23 @@ class EdgeSession:
     async def _open(self, run: Run, stream: DecodeStream) -> None:
         mode = self._plan(run).mode
         run.asked_mode, run.filling, run.epoch = mode, mode is Mode.CLOUD, 0
+        run.fresh = run.drafter_behind = True
         await stream.send(
             Open(
                 session_id=self._session_id,
                 prompt_ids=run.request.prompt_ids,
                 committed_ids=tuple(run.transcript.ids),
                 sampling=run.request.sampling,
-                max_tokens=run.request.max_tokens,
+                max_tokens=len(run.transcript.ids) + run.transcript.room,
                 stop=run.request.stop,
                 mode=mode,
                 model_id=self._card.model_id,
             )
         )
         if mode is Mode.LOCKSTEP and self._drafter is not None:
-            try:
-                await self._on_drafter_thread(self._drafter.prefill, run.ids)
-            except DrafterError as error:
-                self._give_up_drafting(run, error)
+            # Not awaited, so that the first token is shown as soon as it comes; a failure shows in _draft.
+            reading = self._on_drafter_thread(self._drafter.prefill, run.ids)
+            reading.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _next_verdict(self, run: Run, stream: DecodeStream, opened_at: float) -> Verdict | None:
         """The next verdict on uncommitted text; None when the text is finished."""
@@ -160,7 +172,7 @@ class EdgeSession:
             message = await stream.receive()
             match message:
                 case Finished():
-                    run.finished = message
+                    run.ended = message.reason
                     return None
                 case Verdict() if message.start >= run.length:
                     return message
@@ -172,13 +184,15 @@ class EdgeSession:
     def _observe(self, run: Run, block: Block, verdict: Verdict, wait_s: float) -> None:
         """Give the controller and the recorder what this round showed."""
         committed = verdict.num_accepted + len(verdict.ids)
-        over = run.transcript.finish_reason is not None
         drafted = len(block.guesses)
-        run.recorder.verdict(verdict, min(drafted, committed) if over else drafted)
+        counted = drafted if run.finish_reason is None else min(drafted, committed)
+        run.recorder.verdict(verdict, counted, read_prompt=run.fresh)
         forward_ms = verdict.timing.forward_us / 1e3
-        if committed == len(run.transcript.ids):
-            return  # this forward pass read the prompt
+        if run.fresh:
+            run.fresh = False
+            return
         if run.filling:
+            run.drafter_behind = True
             self._controller.observe_fill(forward_ms)
             return
         run.recorder.round_trip(wait_s - verdict.timing.total_us / 1e6)
@@ -196,8 +210,6 @@ class EdgeSession:
 
     async def _take_turn(self, run: Run, stream: DecodeStream, verdict: Verdict) -> Block:
         """Send the next block, or let the cloud stream; what is returned awaits its verdict."""
-        if run.transcript.finish_reason is not None:
-            return Block()
         # 1. Change turns when the controller wants to; the cloud may still be streaming then.
         plan = self._plan(run)
         if plan.mode is not run.asked_mode:
@@ -225,29 +237,37 @@ class EdgeSession:
     async def _draft(self, run: Run, plan: Plan) -> Block:
         """Let the drafter guess on its own thread; ids that the target does not have end the block."""
         limit = min(plan.limit, self._card.max_draft_tokens)
-        if self._drafter is None or limit < 1:
+        drafter = self._drafter
+        if drafter is None or limit < 1:
             return Block()
-        started, model_before = self._clock(), self._drafter.model_seconds
         try:
+            # Reading what it missed is no part of the time to draft a token.
+            if run.drafter_behind:
+                await self._on_drafter_thread(drafter.prefill, run.ids)
+                run.drafter_behind = False
+            started, model_before = self._clock(), drafter.model_seconds
             guesses = await self._on_drafter_thread(
-                self._drafter.draft, run.ids, run.request.sampling, limit, self._controller.want_more
+                drafter.draft, run.ids, run.request.sampling, limit, self._controller.want_more
             )
-        except DrafterError as error:
-            self._give_up_drafting(run, error)
+        except Exception as error:  # noqa: BLE001  # whatever breaks the drafter must not break the text
+            await self._give_up_drafting(run, error)
             return Block()
         known = [guess.token < self._card.n_tokens for guess in guesses]
         block = Block(guesses[: (*known, False).index(False)], self._clock() - started)
-        model_s = self._drafter.model_seconds - model_before
+        model_s = drafter.model_seconds - model_before
         run.recorder.drafted(len(block.guesses), block.seconds, model_s)
         return block
 
-    async def _on_drafter_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def _on_drafter_thread(
+        self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, lambda: work(*args, **kwargs))
+        return loop.run_in_executor(self._thread, lambda: work(*args, **kwargs))
 
-    def _give_up_drafting(self, run: Run, error: DrafterError) -> None:
+    async def _give_up_drafting(self, run: Run, error: Exception) -> None:
         """The draft model broke: go on with the cloud alone, and say so."""
-        self._drafter = None
+        with contextlib.suppress(Exception):
+            await self._drop_drafter()
         run.notices.append(NoticeEvent(f"speculation is off, streaming from the cloud alone: {error}"))
 
     def _tell_mode(self, run: Run, mode: Mode) -> None:

@@ -1,6 +1,7 @@
 """The controller on rounds from a known world: it must find what a full search finds."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -188,3 +189,47 @@ def test_verify_time_finds_the_line_from_varied_sizes() -> None:
         fit.add(n, 190 + 6 * n)
     assert fit.slope_ms == pytest.approx(6, rel=0.1)
     assert fit.ms(5) == pytest.approx(220, rel=0.05)
+
+
+def test_one_stall_changes_neither_mode_nor_round_trip() -> None:
+    world = World(0.85, 10.0, 50.0, 1.0, 20.0)
+    controller = Controller(GammaPolicy())
+    for index in range(60):
+        seen = world.round(drafted(controller, confidence=world.alpha))
+        if index == 30:
+            seen = replace(seen, wait_ms=seen.wait_ms + 3000.0)
+        controller.observe_round(seen)
+        assert controller.plan(100).mode is Mode.LOCKSTEP
+    assert controller.rtt_ms == pytest.approx(20.0)
+
+
+def test_measured_slowness_counts_even_when_the_model_predicts_speed() -> None:
+    # Acceptance comes in bursts, so the geometric prediction is too good; the clock knows better.
+    world = World(0.9, 30.0, 50.0, 1.0, 0.0)
+    controller = Controller(GammaPolicy())
+    for _ in range(30):
+        if controller.plan(100).mode is Mode.CLOUD:
+            break
+        seen = world.round(drafted(controller))
+        controller.observe_round(replace(seen, draft_ms=3 * seen.draft_ms, wait_ms=seen.wait_ms + 60))
+    assert controller.plan(100).mode is Mode.CLOUD
+
+
+def test_tokens_in_flight_do_not_postpone_the_next_try() -> None:
+    controller = Controller(GammaPolicy())
+    world = World(0.0, 10.0, 50.0, 1.0, 30.0)
+    while controller.plan(100).mode is Mode.LOCKSTEP:
+        controller.observe_round(world.round(drafted(controller)))
+    streamed = 0
+    while controller.plan(100).mode is Mode.CLOUD:
+        controller.observe_fill(50.0)
+        streamed += 1
+    for _ in range(500):
+        controller.observe_fill(50.0)
+    while controller.plan(100).mode is Mode.LOCKSTEP:
+        controller.observe_round(world.round(drafted(controller)))
+    again = 0
+    while controller.plan(100).mode is Mode.CLOUD:
+        controller.observe_fill(50.0)
+        again += 1
+    assert (streamed, again) == (24, 48)

@@ -60,7 +60,7 @@ class Edge:
             async for event in session.generate(request):
                 yield event
         finally:
-            session.close()
+            await session.aclose()
 
     async def write(
         self,

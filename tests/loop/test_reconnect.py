@@ -77,7 +77,7 @@ async def test_a_server_replaced_in_mid_text_is_replayed_to(
             await server.__aexit__(None, None, None)
             async with serving(loaded, port=port):
                 rest = [event async for event in events]
-            session.close()
+            await session.aclose()
     assert isinstance(rest[-1], DoneEvent)
     result: GenerationResult = rest[-1].result
     assert result.token_ids == alone.token_ids
@@ -107,7 +107,7 @@ async def test_a_cloud_that_stays_away_is_a_clear_error(loaded: LoadedTarget) ->
     with pytest.raises(CloudUnavailableError):
         async for _ in session.generate(REQUEST):
             pass
-    session.close()
+    await session.aclose()
     await channel.__aexit__(None, None, None)
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from draftwire_edge.controller.estimators import CalibratedAcceptance, RatioOfSums, VerifyTime
+from draftwire_edge.controller.estimators import CalibratedAcceptance, RatioOfSums, RecentMedian, VerifyTime
 from draftwire_edge.controller.stop_rule import lockstep_tpot_ms, worth_drafting
 from draftwire_edge.drafter import Guess
 from draftwire_protocol.errors import UserInputError
@@ -18,6 +18,12 @@ FIRST_GAMMA = 4
 MAX_GAMMA_STEP = 2
 #: A mode must be this much cheaper before it replaces the present one.
 HYSTERESIS = 0.05
+#: Rounds before the measured time per token is trusted beside the predicted one.
+MEASURED_ROUNDS = 8
+#: Empty blocks in a row after which the drafter counts as having nothing to say.
+MAX_EMPTY_ROUNDS = 3
+#: A single wait longer than this many round trips is a stall, not the link.
+STALL_ROUND_TRIPS = 4.0
 #: Rounds of lockstep before the cloud alone may be chosen: one bad block is no evidence.
 MIN_ROUNDS = 3
 #: Tokens streamed by the cloud alone before lockstep is tried again; doubles after each failed try.
@@ -147,9 +153,9 @@ class Controller:
 
     def _forget_link(self) -> None:
         """Start measuring the link anew: figures from before a pause say nothing of it now."""
-        self._rtt_ms = RatioOfSums(decay=0.8)
+        self._rtt_ms = RecentMedian()
         self._tpot_ms = RatioOfSums(decay=0.9)
-        self._rounds = 0
+        self._rounds = self._empty_rounds = 0
 
     def observe_round(self, seen: Round) -> None:
         """Learn from a lockstep round."""
@@ -158,18 +164,26 @@ class Controller:
         self._alpha.add(seen.accepted, tested)
         for index, guess in enumerate(seen.guesses[:tested]):
             self._calibration.add(guess.top_probability, accepted=index < seen.accepted)
-        self._rtt_ms.add(max(0.0, seen.wait_ms - seen.server_ms), 1.0)
+        self._rtt_ms.add(max(0.0, seen.wait_ms - seen.server_ms))
         self._verify.add(seen.drafted + 1, seen.forward_ms)
-        self._tpot_ms.add(seen.draft_ms + seen.wait_ms, seen.committed)
+        self._tpot_ms.add(seen.draft_ms + self._without_stall(seen), seen.committed)
+        self._empty_rounds = 0 if seen.drafted else self._empty_rounds + 1
         if seen.drafted:
             self._draft_ms.add(seen.draft_ms, seen.drafted)
             self._last_gamma = seen.drafted
         if self._policy.mode is None and self._rounds >= MIN_ROUNDS:
             self._leave_lockstep_if_slower()
 
+    def _without_stall(self, seen: Round) -> float:
+        """The wait, cut where it tells of one stall; a lasting change of the link moves the median."""
+        longest = seen.server_ms + STALL_ROUND_TRIPS * max(self.rtt_ms, 10.0)
+        return min(seen.wait_ms, longest)
+
     def observe_fill(self, forward_ms: float) -> None:
         """Learn from one token that the cloud decoded by itself."""
         self._verify.add(1, forward_ms)
+        if self._mode is not Mode.CLOUD:
+            return  # still in flight when lockstep was asked for
         self._streamed += 1
         if self._policy.mode is None and self._streamed >= self._reprobe_after:
             self._mode = Mode.LOCKSTEP
@@ -186,7 +200,11 @@ class Controller:
         )
 
     def _leave_lockstep_if_slower(self) -> None:
-        if self.predicted_lockstep_ms() > (1.0 + HYSTERESIS) * self._verify.ms(1):
+        cost = self.predicted_lockstep_ms()
+        if self._rounds >= MEASURED_ROUNDS:
+            cost = max(cost, self._tpot_ms.value)
+        slower = cost > (1.0 + HYSTERESIS) * self._verify.ms(1)
+        if slower or self._empty_rounds >= MAX_EMPTY_ROUNDS:
             self._mode = Mode.CLOUD
         else:
             self._reprobe_after = FIRST_REPROBE_TOKENS

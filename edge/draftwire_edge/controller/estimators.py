@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
+from statistics import median
+
 
 class RatioOfSums:
     """Σ numerators / Σ denominators, older observations fading.
@@ -27,6 +30,26 @@ class RatioOfSums:
     def value(self) -> float:
         """The ratio; the prior while nothing was seen."""
         return self._numerators / self._denominators if self._denominators > 0.0 else self._prior
+
+
+class RecentMedian:
+    """Median of the last few values: one stall among them changes nothing.
+
+    Args:
+        window: how many values.
+    """
+
+    def __init__(self, window: int = 5) -> None:
+        self._values: deque[float] = deque(maxlen=window)
+
+    def add(self, value: float) -> None:
+        """Take in one value."""
+        self._values.append(value)
+
+    @property
+    def value(self) -> float:
+        """The median; 0 while nothing was seen."""
+        return median(self._values) if self._values else 0.0
 
 
 class CalibratedAcceptance:
