@@ -15,6 +15,7 @@ from rich.table import Table
 from draftwire_edge.config import EdgeSettings, config_file, load_settings, origin_of
 from draftwire_edge.exits import FAILURE_EXIT, errors_explained
 from draftwire_models.cli import models_app
+from draftwire_protocol.commit import check_text
 from draftwire_protocol.errors import UserInputError
 
 app = typer.Typer(
@@ -39,6 +40,7 @@ ThreadsOption = Annotated[int | None, typer.Option("--threads", min=1, help="CPU
 WaitOption = Annotated[
     float | None, typer.Option("--wait", metavar="SECONDS", min=0, help="Wait this long for the service.")
 ]
+_DEMO_TOKENS = 128
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
@@ -86,10 +88,21 @@ def generate(  # one parameter an option
             temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed,
             max_tokens=max_tokens, stop=tuple(stop) if stop else None, threads=threads, wait_s=wait,
         )  # fmt: skip
-        text = sys.stdin.read() if prompt == "-" else prompt
-        if not text:
-            raise UserInputError("PROMPT", "it is empty", "Say what to write")
+        text = _prompt(prompt)
+        check_text("--system", system or "")
         asyncio.run(run_generate(GenerateJob(settings, text, system, raw=raw, as_json=as_json)))
+
+
+def _prompt(given: str) -> str:
+    """The argument, or standard input where it is ``-``; refused where it is empty or no text."""
+    try:
+        text = sys.stdin.read() if given == "-" else given
+    except UnicodeDecodeError as error:
+        raise UserInputError("PROMPT", f"it is not valid UTF-8 ({error})", "Give it as UTF-8 text") from error
+    if not text:
+        raise UserInputError("PROMPT", "it is empty", "Say what to write")
+    check_text("PROMPT", text)
+    return text
 
 
 @app.command()
@@ -146,7 +159,10 @@ def demo(
     from draftwire_edge.demo import run_demo  # noqa: PLC0415  # keeps --help quick
 
     with errors_explained():
-        settings = load_settings(cloud=cloud, pair=pair, max_tokens=max_tokens or 128, wait_s=wait)
+        # Three short texts show enough, unless somebody said how long they shall be.
+        if max_tokens is None and origin_of("max_tokens") == "default":
+            max_tokens = _DEMO_TOKENS
+        settings = load_settings(cloud=cloud, pair=pair, max_tokens=max_tokens, wait_s=wait)
         identical = run_demo(settings, start_cloud=cloud is None, json_file=json_file)
         if not identical:
             raise typer.Exit(FAILURE_EXIT)

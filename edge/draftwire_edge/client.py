@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Self
 
@@ -50,16 +50,23 @@ class EdgeClient:
             self.card = await fetch_card(channel, self.settings.wait_s)
             # 2. Load the draft model, or just its vocabulary.
             drafter, self.tokenizer = await asyncio.to_thread(self._load, path)
-            # 3. Refuse a pair that does not belong together.
             stack.callback(self.tokenizer.close)
-            await check_vocabulary(channel, self.card, self.tokenizer.pieces)
-            # 4. Ready: one session, one controller for all texts.
-            self.controller = Controller(self.settings.policy)
-            session = EdgeSession(channel, self.card, self.tokenizer.pieces, drafter, self.controller)
-            stack.push_async_callback(session.aclose)
-            self._session = session
+            # 3. Refuse a pair that does not belong together; then one session for all texts.
+            self._session = await self._begin_session(channel, drafter)
+            stack.push_async_callback(self._session.aclose)
             self._stack = stack.pop_all()
         return self
+
+    async def _begin_session(self, channel: CloudChannel, drafter: Drafter | None) -> EdgeSession:
+        """A session that owns the drafter; where there is no session, nobody else would close it."""
+        with ExitStack() as unowned:
+            if drafter is not None:
+                unowned.callback(drafter.close)
+            await check_vocabulary(channel, self.card, self.tokenizer.pieces)
+            self.controller = Controller(self.settings.policy)
+            session = EdgeSession(channel, self.card, self.tokenizer.pieces, drafter, self.controller)
+            unowned.pop_all()
+        return session
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()

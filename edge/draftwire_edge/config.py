@@ -113,7 +113,8 @@ def origin_of(name: str, given: dict[str, Any] | None = None) -> Origin:
     """Where a setting's value comes from."""
     if given and name in given:
         return "option"
-    if ENV_PREFIX + name.upper() in os.environ:
+    # As pydantic-settings reads it: in any case.
+    if ENV_PREFIX + name.upper() in {variable.upper() for variable in os.environ}:
         return "environment"
     return "file" if name in _read_file() else "default"
 

@@ -19,7 +19,7 @@ from rich.table import Table
 from draftwire_edge.client import EdgeClient
 from draftwire_edge.config import EdgeSettings
 from draftwire_edge.generate_command import show_token
-from draftwire_edge.generation import DoneEvent, GenerationResult, NoticeEvent, TokenEvent
+from draftwire_edge.generation import DoneEvent, GenerationRequest, GenerationResult, NoticeEvent, TokenEvent
 from draftwire_edge.report import as_json
 from draftwire_models.cache import ModelCache
 from draftwire_models.pairs import Role, get_pair
@@ -42,6 +42,8 @@ class Comparison:
     """One prompt, written twice by the same service in one run."""
 
     name: str
+    model: str
+    seed: int
     alone: GenerationResult
     together: GenerationResult
 
@@ -108,13 +110,15 @@ async def _compare(settings: EdgeSettings) -> list[Comparison]:
             await _warm_up(client)
         comparisons = []
         for name, prompt in PROMPTS.items():
+            # One request for both, hence one seed: only then must the tokens be the same.
+            request = alone.request(prompt)
             results = []
             for title, client in (("alone", alone), ("together", together)):
                 _screen.print(
                     Panel(prompt, title=f"{name} · {title}", title_align="left", border_style="dim")
                 )
-                results.append(await _write(client, prompt))
-            comparisons.append(Comparison(name, *results))
+                results.append(await _write(client, request))
+            comparisons.append(Comparison(name, alone.card.name, request.sampling.seed, *results))
     return comparisons
 
 
@@ -126,9 +130,9 @@ async def _warm_up(client: EdgeClient) -> None:
         pass
 
 
-async def _write(client: EdgeClient, prompt: str) -> GenerationResult:
+async def _write(client: EdgeClient, request: GenerationRequest) -> GenerationResult:
     """Stream one text to the screen."""
-    async for event in client.generate(prompt):
+    async for event in client.generate_from(request):
         match event:
             case TokenEvent():
                 show_token(event)
@@ -205,6 +209,6 @@ def _as_json(one: Comparison) -> dict[str, object]:
         "name": one.name,
         "identical": one.identical,
         "speed_up": one.speed_up,
-        "alone": as_json(one.alone, model="", seed=0),
-        "together": as_json(one.together, model="", seed=0),
+        "alone": as_json(one.alone, model=one.model, seed=one.seed),
+        "together": as_json(one.together, model=one.model, seed=one.seed),
     }

@@ -13,12 +13,11 @@ from draftwire_protocol.errors import (
     ContextOverflowError,
     DraftwireError,
     ModelMismatchError,
-    ProtocolError,
     UserInputError,
 )
 
-#: What the user can mend by typing something else.
-_USAGE_ERRORS = (UserInputError, ModelMismatchError, ContextOverflowError, ProtocolError)
+#: What the user can mend by typing something else; a message that breaks the protocol is not among it.
+_USAGE_ERRORS = (UserInputError, ModelMismatchError, ContextOverflowError)
 USAGE_EXIT = 2
 FAILURE_EXIT = 1
 INTERRUPT_EXIT = 130

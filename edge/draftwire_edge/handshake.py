@@ -7,7 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from draftwire_edge.channel import CloudChannel
-from draftwire_protocol.errors import CloudUnavailableError, ModelMismatchError, UserInputError
+from draftwire_protocol.errors import (
+    CloudUnavailableError,
+    DraftwireError,
+    ModelMismatchError,
+    UserInputError,
+)
 from draftwire_protocol.fingerprint import CHUNK, first_differing_id, first_differing_run, piece_hashes
 from draftwire_protocol.messages import ModelCard
 
@@ -38,7 +43,7 @@ async def fetch_card(channel: CloudChannel, wait_s: float = 0.0) -> ModelCard:
         wait_s: how long to go on asking while nothing answers, in seconds.
 
     Raises:
-        UserInputError: nothing answers there.
+        UserInputError: nothing answers there, or something that is no draftwire service.
     """
     loop = asyncio.get_running_loop()
     give_up = loop.time() + wait_s
@@ -52,6 +57,13 @@ async def fetch_card(channel: CloudChannel, wait_s: float = 0.0) -> ModelCard:
                     "--cloud", f"nothing answers at {channel.address} ({error})", fix
                 ) from error
             await asyncio.sleep(_RETRY_S)
+        except DraftwireError as error:
+            # An answer, but not ours; asking again would not change it.
+            raise UserInputError(
+                "--cloud",
+                f"what answers at {channel.address} is not a draftwire service ({error})",
+                "Give the HOST:PORT that `draftwire-cloud serve` printed",
+            ) from error
 
 
 async def check_vocabulary(channel: CloudChannel, card: ModelCard, pieces: Sequence[bytes]) -> None:

@@ -15,6 +15,9 @@ from enum import Enum
 
 from draftwire_protocol.errors import UserInputError
 
+#: Most that the wire's uint32 can ask for.
+MAX_MAX_TOKENS = (1 << 32) - 1
+
 
 class FinishReason(Enum):
     """Why a generation ended."""
@@ -51,7 +54,7 @@ class Transcript:
         max_tokens: most output tokens.
 
     Raises:
-        UserInputError: max_tokens < 1 or an empty stop string.
+        UserInputError: see ``check_limits``.
     """
 
     def __init__(
@@ -104,13 +107,42 @@ class Transcript:
 
 
 def check_limits(stop: Sequence[str], max_tokens: int) -> None:
-    """Refuse an empty stop string and a max_tokens below 1."""
+    """Refuse a stop string that is empty or no text, and a max_tokens outside [1, 2^32).
+
+    Raises:
+        UserInputError: naming the option and what to give instead.
+    """
     if max_tokens < 1:
         raise UserInputError("--max-tokens", f"{max_tokens} is less than 1", "Ask for at least one token")
+    if max_tokens > MAX_MAX_TOKENS:
+        fix = f"Ask for at most {MAX_MAX_TOKENS}; a text ends where the context does anyway"
+        raise UserInputError("--max-tokens", f"{max_tokens} is too large", fix)
     if any(not text for text in stop):
         raise UserInputError(
             "--stop", "a stop string is empty", "Leave it out, or give the text to stop before"
         )
+    for text in stop:
+        check_text("--stop", text)
+
+
+def check_text(argument: str, text: str) -> None:
+    """Refuse a text that UTF-8 cannot hold, hence neither a tokenizer nor the wire.
+
+    Python turns bytes of a command line that are not UTF-8 into lone surrogates.
+
+    Args:
+        argument: what the user knows the text as, e.g. ``--stop``.
+        text: as typed.
+
+    Raises:
+        UserInputError: it contains a lone surrogate.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UserInputError(
+            argument, f"it is not valid UTF-8 (character {error.start + 1})", "Give it as UTF-8 text"
+        ) from error
 
 
 class _HeldText:

@@ -6,7 +6,6 @@ DraftwireError
 ├── StaleDraftError                   a draft whose base is not the committed text        ABORTED
 ├── ModelMismatchError                the two models do not belong together               FAILED_PRECONDITION
 ├── ContextOverflowError              prompt and output do not fit the context            OUT_OF_RANGE
-├── UnknownSessionError               a session the cloud does not hold                   NOT_FOUND
 ├── OverloadedError                   no room for one more session                        RESOURCE_EXHAUSTED
 ├── CloudUnavailableError             no connection, or it broke                          UNAVAILABLE
 └── DrafterError                      the draft model cannot be loaded or failed
@@ -63,12 +62,6 @@ class ContextOverflowError(DraftwireError):
     status = "OUT_OF_RANGE"
 
 
-class UnknownSessionError(DraftwireError):
-    """The cloud does not hold this session (any more)."""
-
-    status = "NOT_FOUND"
-
-
 class OverloadedError(DraftwireError):
     """The cloud has no room for one more session now."""
 
@@ -92,7 +85,6 @@ _ERROR_BY_STATUS: dict[str, type[DraftwireError]] = {
     "ABORTED": StaleDraftError,
     "FAILED_PRECONDITION": ModelMismatchError,
     "OUT_OF_RANGE": ContextOverflowError,
-    "NOT_FOUND": UnknownSessionError,
     "RESOURCE_EXHAUSTED": OverloadedError,
     "UNAVAILABLE": CloudUnavailableError,
 }
@@ -102,7 +94,7 @@ def error_from_status(status: str, message: str) -> DraftwireError:
     """The exception the edge raises for a status the cloud answered with.
 
     Args:
-        status: name of a ``grpc.StatusCode``, e.g. ``"NOT_FOUND"``.
+        status: name of a ``grpc.StatusCode``, e.g. ``"OUT_OF_RANGE"``.
         message: the status' details.
     """
     return _ERROR_BY_STATUS.get(status, DraftwireError)(message)

@@ -28,6 +28,10 @@ from draftwire_protocol.noise import (
 
 Float32Array = npt.NDArray[np.float32]
 MAX_SEED = (1 << 64) - 1
+#: Most that the wire's uint32 can hold; no vocabulary comes near it.
+MAX_TOP_K = (1 << 32) - 1
+#: Smaller ones write the greedy text anyhow, until logit / temperature leaves float32 and they fail.
+MIN_TEMPERATURE = 1e-6
 #: Ids looked at first when searching a nucleus or a winner; doubling from here costs little.
 _FIRST_LOOK = 64
 _BLOCK = 64
@@ -52,9 +56,16 @@ class SamplingParams:
             raise UserInputError(
                 "--temperature", f"{self.temperature} is not >= 0", "Use 0 for greedy, e.g. 0.7"
             )
-        if self.top_k < 0:
+        if 0.0 < self.temperature < MIN_TEMPERATURE:
             raise UserInputError(
-                "--top-k", f"{self.top_k} is negative", "Use 0 to keep every token, or e.g. 50"
+                "--temperature",
+                f"{self.temperature} is too close to 0",
+                f"Use 0 for greedy, or at least {MIN_TEMPERATURE}",
+            )
+        if not 0 <= self.top_k <= MAX_TOP_K:
+            problem = "is negative" if self.top_k < 0 else "is too large"
+            raise UserInputError(
+                "--top-k", f"{self.top_k} {problem}", "Use 0 to keep every token, or e.g. 50"
             )
         if not 0.0 < self.top_p <= 1.0:
             raise UserInputError(

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import grpc
 import pytest
 
 from draftwire_cloud.loading import LoadedTarget
@@ -27,14 +28,19 @@ def refused(finished: Finished, *said: str) -> None:
         (("--draft-model", "no-such.gguf"), ("--draft-model", "no-such.gguf")),
         (("--max-tokens", "0"), ("--max-tokens", "at least one")),
         (("--max-tokens", "-5"), ("--max-tokens",)),
+        (("--max-tokens", "5000000000"), ("--max-tokens", "at most 4294967295")),
         (("--gamma", "0"), ("--gamma", "--mode cloud")),
         (("--gamma", "-3"), ("--gamma", "at least 1")),
         (("--gamma", "many"), ("--gamma",)),
         (("--mode", "duplex"), ("--mode",)),
         (("--stop", ""), ("--stop", "empty")),
+        (("--stop", "\udcff"), ("--stop", "UTF-8")),
+        (("--system", "\udcff"), ("--system", "UTF-8")),
         (("--temperature", "-1"), ("--temperature", "greedy")),
+        (("--temperature", "1e-7"), ("--temperature", "0 for greedy")),
         (("--top-p", "0"), ("--top-p", "0.9")),
         (("--top-k", "-1"), ("--top-k",)),
+        (("--top-k", "5000000000"), ("--top-k", "too large", "0 to keep every token")),
         (("--min-p", "2"), ("--min-p",)),
         (("--seed", "-1"), ("--seed",)),
         (("--cloud", "nowhere"), ("--cloud", "HOST:PORT")),
@@ -60,6 +66,27 @@ async def test_empty_prompt(tiny_pair: TinyPair) -> None:
     model = str(tiny_pair.drafters["noisy"])
     refused(await run("draftwire", "generate", "", "--draft-model", model), "PROMPT")
     refused(await run("draftwire", "generate", "-", "--draft-model", model), "PROMPT")
+
+
+async def test_prompt_that_is_no_text(tiny_pair: TinyPair) -> None:
+    model = str(tiny_pair.drafters["noisy"])
+    refused(await run("draftwire", "generate", "\udcff", "--draft-model", model), "PROMPT", "UTF-8")
+
+
+async def test_cloud_that_is_another_grpc_service(tiny_pair: TinyPair) -> None:
+    server = grpc.aio.server()
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    model = str(tiny_pair.drafters["noisy"])
+    try:
+        finished = await run("draftwire", "generate", "hi", "--draft-model", model, "--cloud", address)
+    finally:
+        await server.stop(0)
+    refused(finished, "--cloud", address, "not a draftwire service", "draftwire-cloud serve")
+
+
+async def test_demo_without_tokens() -> None:
+    refused(await run("draftwire", "demo", "--max-tokens", "0"), "--max-tokens", "at least one")
 
 
 @pytest.mark.parametrize("damage", ["truncated", "no gguf", "empty", "tensor missing"])

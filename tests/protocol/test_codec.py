@@ -9,12 +9,17 @@ from draftwire_protocol import messages as m
 from draftwire_protocol._pb import speculation_pb2 as pb
 from draftwire_protocol.commit import FinishReason
 from draftwire_protocol.errors import DraftwireError, ProtocolError, error_from_status
-from draftwire_protocol.sampling import SamplingParams
+from draftwire_protocol.sampling import MIN_TEMPERATURE, SamplingParams
 
 UINT = st.integers(0, 2**32 - 1)
 IDS = st.lists(UINT, max_size=20).map(tuple)
 PARAMS = st.builds(
-    SamplingParams, st.floats(0, 100), UINT, st.floats(0.01, 1), st.floats(0, 1), st.integers(0, 2**64 - 1)
+    SamplingParams,
+    st.just(0.0) | st.floats(MIN_TEMPERATURE, 100),
+    UINT,
+    st.floats(0.01, 1),
+    st.floats(0, 1),
+    st.integers(0, 2**64 - 1),
 )
 EDGE = st.one_of(
     st.builds(m.Draft, UINT, UINT, IDS),
@@ -95,3 +100,7 @@ def test_statuses_come_back_as_the_error_they_were_made_of() -> None:
         assert kind.status in grpc.StatusCode.__members__
         back = error_from_status(kind.status, "why")
         assert (back.status, str(back)) == (kind.status, "why")
+
+
+def test_a_status_nobody_sends_on_purpose_is_a_plain_error() -> None:
+    assert type(error_from_status("NOT_FOUND", "why")) is DraftwireError

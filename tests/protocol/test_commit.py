@@ -91,11 +91,22 @@ def test_earliest_position_wins_within_one_token() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stop", "limit", "named"), [([""], 5, "--stop"), ([], 0, "--max-tokens"), ([], -3, "--max-tokens")]
+    ("stop", "limit", "named"),
+    [
+        ([""], 5, "--stop: .* empty"),
+        (["ok", "\udcff"], 5, "--stop: .* UTF-8"),
+        ([], 0, "--max-tokens: .* at least one"),
+        ([], -3, "--max-tokens"),
+        ([], 2**32, "--max-tokens: .* at most 4294967295"),
+    ],
 )
 def test_senseless_limits_are_refused_by_name(stop: list[str], limit: int, named: str) -> None:
     with pytest.raises(UserInputError, match=named):
         transcript(stop, limit)
+
+
+def test_the_largest_limit_of_the_wire_is_allowed() -> None:
+    assert transcript(max_tokens=2**32 - 1).room == 2**32 - 1
 
 
 def test_nothing_is_committed_after_the_end() -> None:

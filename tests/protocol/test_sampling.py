@@ -131,10 +131,25 @@ def test_choice_over_seeds_follows_the_warped_distribution(params: SamplingParam
     ("field", "value"),
     [
         ("temperature", -0.1), ("temperature", float("nan")), ("temperature", float("inf")),
-        ("top_k", -1), ("top_p", 0.0), ("top_p", 1.1), ("min_p", -0.1), ("min_p", 1.5),
+        ("temperature", 9e-7), ("temperature", 5e-324),
+        ("top_k", -1), ("top_k", 2**32), ("top_p", 0.0), ("top_p", 1.1), ("min_p", -0.1), ("min_p", 1.5),
         ("seed", -1), ("seed", 2**64),
     ],
 )  # fmt: skip
 def test_bad_parameters_name_the_option(field: str, value: Any) -> None:
     with pytest.raises(UserInputError, match=f"--{field.replace('_', '-')}"):
         SamplingParams(**{field: value})
+
+
+@pytest.mark.parametrize(
+    "filters", [{}, {"top_p": 0.9}, {"min_p": 0.1}, {"top_k": 5}, {"top_k": sampling.MAX_TOP_K}]
+)
+def test_the_lowest_temperature_still_computes_and_is_greedy(filters: dict[str, Any]) -> None:
+    row = (np.random.default_rng(0).normal(size=500) * 30).astype(np.float32)
+    params = SamplingParams(sampling.MIN_TEMPERATURE, **filters, seed=1)
+    assert sampling.choose_token(row, params, 7) == int(np.argmax(row))
+
+
+def test_a_temperature_near_zero_is_told_of_greedy() -> None:
+    with pytest.raises(UserInputError, match=r"--temperature: .* 0 for greedy"):
+        SamplingParams(1e-9)
