@@ -2,7 +2,8 @@
 
     python benchmarks/verify_time.py FOLDER [--dtype float32] [--threads 2] [--weights plain]
 
-Repeats of all n are interleaved, so that a busy neighbour slows every n alike; the median is printed.
+Repeats of all n, with fixed shapes on and off, are interleaved, so that a busy neighbour slows all alike;
+the median is printed.
 """
 
 import argparse
@@ -18,6 +19,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import numpy as np
 
 from draftwire_cloud.engine.packing import Span
+from draftwire_cloud.engine.shapes import ShapePolicy
 from draftwire_cloud.engine.target import Target
 
 SIZES = (1, 2, 3, 5, 6, 9, 12, 13, 17)
@@ -64,13 +66,17 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--repeats", type=int, default=7)
     args = parser.parse_args()
-    for fixed in (True, False):
-        target = Target.load(
-            args.folder, dtype=args.dtype, weights=args.weights, threads=args.threads, fixed_shapes=fixed
-        )
-        label = f"{target.facts.architecture} {target.facts.dtype} ({target.facts.weights}), "
-        label += f"fixed shapes {'on' if fixed else 'off'}"
-        print(report(label, time_verification(target, SIZES, args.repeats)))
+    target = Target.load(args.folder, dtype=args.dtype, weights=args.weights, threads=args.threads)
+    policies = {"on": target.policy, "off": ShapePolicy.off()}
+    seconds = {name: {n: list[float]() for n in SIZES} for name in policies}
+    for _ in range(args.repeats):
+        for name, policy in policies.items():
+            target.policy = policy
+            for n, values in time_verification(target, SIZES, repeats=1).items():
+                seconds[name][n] += values
+    for name in policies:
+        print(f"{target.facts.architecture} {target.facts.dtype} ({target.facts.weights})")
+        print(report(f"fixed shapes {name}", seconds[name]))
 
 
 if __name__ == "__main__":

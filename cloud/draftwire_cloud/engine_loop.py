@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -15,11 +16,19 @@ from draftwire_cloud.engine.target import Target
 from draftwire_cloud.leases import Leases
 from draftwire_cloud.scheduler import Job, Received, Scheduler, Stream
 from draftwire_cloud.session import CloudSession, Vocabulary
-from draftwire_protocol.errors import DraftwireError, OverloadedError
+from draftwire_protocol.errors import (
+    CloudUnavailableError,
+    DraftwireError,
+    OverloadedError,
+    StaleDraftError,
+)
 from draftwire_protocol.messages import CloudMessage, EdgeMessage, Open, Opened, ServerTiming, Verdict
 from draftwire_protocol.sampling import Float32Array
 
 _log = logging.getLogger(__name__)
+
+#: Leases and silent streams are looked at this often at least, in seconds.
+_TIDY_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +41,8 @@ class EngineLimits:
     lease_s: float = 120.0
     #: Most tokens of a prompt fed in one step.
     prefill_chunk: int = 512
+    #: How long a stream may wait for its edge, in seconds; the session can be resumed later.
+    idle_s: float = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +80,8 @@ class EngineLoop:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="target")
         self._wake = asyncio.Event()
         self._in_step: set[Stream[Slot]] = set()
+        self._step_over = asyncio.Event()
+        self._step_over.set()
         self._step_ended_at = 0.0
 
     @property
@@ -81,8 +94,10 @@ class EngineLoop:
         """KV slots kept for sessions without a stream."""
         return self._leases.num_parked
 
-    def open(self, request: Open, send: Callable[[CloudMessage | DraftwireError], None]) -> Stream[Slot]:
-        """Start or resume a generation.
+    async def open(
+        self, request: Open, send: Callable[[CloudMessage | DraftwireError], None]
+    ) -> Stream[Slot]:
+        """Start or resume a generation; a stream that is still open for the same session ends.
 
         Args:
             request: the Open message.
@@ -92,11 +107,12 @@ class EngineLoop:
             ContextOverflowError, ProtocolError, UserInputError: the request makes no sense.
             OverloadedError: no room for one more session.
         """
-        if self.num_streams >= self._limits.max_sessions:
-            raise OverloadedError(f"{self.num_streams} sessions are open, the most this server allows")
         session = CloudSession(
             request, self._vocabulary, self._target.facts.context_length, self._limits.prefill_chunk
         )
+        await self._supersede(request.session_id)
+        if self.num_streams >= self._limits.max_sessions:
+            raise OverloadedError(f"{self.num_streams} sessions are open, the most this server allows")
         now = self._clock()
         self._leases.expire(now)
         slot, cached = self._leases.take(request.session_id, session.ids, session.capacity)
@@ -105,42 +121,92 @@ class EngineLoop:
         self._wake.set()
         return stream
 
-    def deliver(self, stream: Stream[Slot], message: EdgeMessage) -> None:
-        """Put a message of the edge into its stream's inbox."""
-        stream.inbox.append(Received(message, self._clock()))
+    async def _supersede(self, session_id: str) -> None:
+        """Free the session's slot from an older stream, whose edge may have gone without a word."""
+        while (old := self._holder(session_id)) is not None:
+            old.end(StaleDraftError("another stream goes on with this session"))
+            self.close(old)
+            if old in self._in_step:
+                await self._step_over.wait()
+
+    def _holder(self, session_id: str) -> Stream[Slot] | None:
+        """The stream that uses the session's slot."""
+        streams = (*self._scheduler.streams, *self._in_step)
+        return next((one for one in streams if one.session.request.session_id == session_id), None)
+
+    async def deliver(self, stream: Stream[Slot], message: EdgeMessage) -> None:
+        """Put a message of the edge into its stream's inbox; waits while that is full."""
+        await stream.inbox.put(Received(message, self._clock()))
+        self._wake.set()
+
+    def hang_up(self, stream: Stream[Slot]) -> None:
+        """The edge will say nothing more; it may still listen."""
+        stream.half_closed = True
         self._wake.set()
 
     def close(self, stream: Stream[Slot]) -> None:
         """The stream is over: keep its slot for a while, once no step uses it any more."""
-        stream.closed = True
+        if stream.left:
+            return
+        stream.closed = stream.left = True
         self._scheduler.remove(stream)
         if stream not in self._in_step:
-            self._leases.park(stream.session.request.session_id, stream.slot, self._clock())
+            self._park(stream)
+
+    def _park(self, stream: Stream[Slot]) -> None:
+        self._leases.park(stream.session.request.session_id, stream.slot, self._clock())
 
     async def run(self) -> None:
         """Serve steps until cancelled."""
-        loop = asyncio.get_running_loop()
         try:
             while True:
-                await self._wake.wait()
-                self._wake.clear()
                 # 1. Choose whose tokens go in.
-                while batch := self._scheduler.next_batch():
-                    self._in_step = {job.stream for job in batch}
-                    # 2. Run them through the target, off the event loop.
-                    outcomes = await loop.run_in_executor(self._thread, self._step, batch)
-                    # 3. Answer; streams that vanished meanwhile give up their slots.
-                    self._in_step = set()
-                    for outcome in outcomes:
-                        self._finish_job(outcome)
+                batch = self._scheduler.next_batch()
+                self._tidy()
+                if not batch:
+                    await self._something_new()
+                    continue
+                # 2. Run them through the target, off the event loop.
+                outcomes = await self._run_step(batch)
+                # 3. Answer; streams that vanished meanwhile give up their slots.
+                for outcome in outcomes:
+                    self._finish_job(outcome)
         finally:
             self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def _tidy(self) -> None:
+        """End leases, and streams whose edge has been silent for too long."""
+        now = self._clock()
+        self._leases.expire(now)
+        for stream in self._scheduler.streams:
+            silent_s = now - stream.ready_at
+            if stream.session.waiting and silent_s >= self._limits.idle_s:
+                stream.end(
+                    CloudUnavailableError(f"no draft came for {silent_s:.0f} s; the session can be resumed")
+                )
+                self.close(stream)
+
+    async def _something_new(self) -> None:
+        """Wait for a message, a stream or the next look at the clock."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_TIDY_S):
+                await self._wake.wait()
+        self._wake.clear()
+
+    async def _run_step(self, batch: Sequence[Job[Slot]]) -> list[_Outcome]:
+        self._in_step = {job.stream for job in batch}
+        self._step_over.clear()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._step, batch)
+        finally:
+            self._in_step = set()
+            self._step_over.set()
 
     def _step(self, batch: Sequence[Job[Slot]]) -> list[_Outcome]:
         """One forward pass and its verdicts; runs on the torch thread."""
         started = self._clock()
-        spans = [Span(job.stream.slot, job.work.ids, job.work.num_logits) for job in batch]
         try:
+            spans = [Span(job.stream.slot, job.work.ids, job.work.num_logits) for job in batch]
             logits = self._target.forward(spans)
             forward_s = self._clock() - started
             return [
@@ -174,23 +240,22 @@ class EngineLoop:
 
     def _finish_job(self, outcome: _Outcome) -> None:
         stream = outcome.stream
-        if stream.closed:
-            self._leases.park(stream.session.request.session_id, stream.slot, self._clock())
+        if stream.left:
+            self._park(stream)
             return
         if isinstance(outcome.error, OverloadedError) and self._leases.drop_oldest():
             pass  # the slots were left as they were: the same work is tried again with more room
         elif outcome.error is not None:
-            stream.closed = True
-            stream.send(outcome.error)
+            stream.end(outcome.error)
         if outcome.verdict is not None:
             self._answer(stream, outcome.verdict)
-        self._wake.set()
 
     def _answer(self, stream: Stream[Slot], verdict: Verdict) -> None:
         if not stream.first_verdict_sent:
             stream.first_verdict_sent = True
             stream.send(Opened(stream.cached, _us(self._clock() - stream.opened_at)))
         stream.send(verdict)
+        stream.end_if_finished()
 
 
 def _us(seconds: float) -> int:

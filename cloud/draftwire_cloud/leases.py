@@ -25,9 +25,8 @@ class Slot(Protocol):
     def length(self) -> int:
         """How many ids it holds."""
 
-    @property
-    def capacity(self) -> int:
-        """Most ids it can hold."""
+    #: Most ids it may hold; memory is only taken as it fills, so it can be raised at any time.
+    capacity: int
 
     def truncate(self, length: int) -> None:
         """Keep the first ``length`` entries."""
@@ -82,13 +81,13 @@ class Leases(Generic[S]):
             OverloadedError: no room, even after dropping every parked slot.
         """
         parked = self._parked.pop(session_id, None)
-        if parked is not None and parked.slot.capacity >= capacity:
-            cached = common_prefix(parked.slot.ids, ids[:-1])
-            parked.slot.truncate(cached)
-            return parked.slot, cached
-        if parked is not None:
-            self._store.release(parked.slot)
-        return self._open(capacity), 0
+        if parked is None:
+            return self._open(capacity), 0
+        slot = parked.slot
+        cached = common_prefix(slot.ids, ids[:-1])
+        slot.truncate(cached)
+        slot.capacity = capacity
+        return slot, cached
 
     def _open(self, capacity: int) -> S:
         while True:

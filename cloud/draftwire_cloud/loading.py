@@ -12,6 +12,7 @@ import numpy as np
 from draftwire_cloud.engine.probe import ExactnessReport, check_architecture, exactness_self_test
 from draftwire_cloud.engine.target import Target
 from draftwire_cloud.engine.vocabulary import special_ids, token_pieces
+from draftwire_cloud.identity import model_id
 from draftwire_cloud.session import Vocabulary
 from draftwire_protocol.fingerprint import piece_hashes, template_hash
 from draftwire_protocol.messages import ModelCard
@@ -86,6 +87,7 @@ def load_target(config: TargetConfig, say: Callable[[str], None]) -> LoadedTarge
         context_length=facts.context_length,
         dtype=facts.dtype,
         exact_shapes=exactness.is_exact,
+        model_id=model_id(config.folder, facts, fixed_shapes=config.fixed_shapes),
         chat_template=tokenizer.chat_template,
     )
     return LoadedTarget(target, vocabulary, card, exactness)

@@ -1,11 +1,12 @@
 """Whose turn it is: a fair queue of streams with work.
 
-Pure: no clock, no torch, no asyncio. Messages wait in a stream's inbox and are taken in between
-steps, so a session is never touched while its tokens are in the target.
+Pure: no clock, no torch, and of asyncio only the queue. Messages wait in a stream's inbox and are taken
+in between steps, so a session is never touched while its tokens are in the target.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,9 +15,12 @@ from typing import Generic, NamedTuple, TypeVar
 from draftwire_cloud.leases import Slot
 from draftwire_cloud.session import CloudSession, Work
 from draftwire_protocol.errors import DraftwireError
-from draftwire_protocol.messages import CloudMessage, EdgeMessage
+from draftwire_protocol.messages import Cancel, CloudMessage, EdgeMessage, Finished
 
 S = TypeVar("S", bound=Slot)
+
+#: Most messages that wait for one stream; its edge is not read from while there are more.
+INBOX_MESSAGES = 64
 
 
 class Received(NamedTuple):
@@ -37,11 +41,27 @@ class Stream(Generic[S]):
     opened_at: float
     #: Delivers a message, or the error that ends the stream.
     send: Callable[[CloudMessage | DraftwireError], None]
-    inbox: deque[Received] = field(default_factory=deque)
+    inbox: asyncio.Queue[Received] = field(default_factory=lambda: asyncio.Queue(INBOX_MESSAGES))
     #: When the work at hand became known, in seconds.
     ready_at: float = 0.0
     first_verdict_sent: bool = False
+    #: The edge will say nothing more.
+    half_closed: bool = False
+    #: The edge was told the end, or is gone.
     closed: bool = False
+    #: Whoever served it is gone: the slot is free as soon as no step uses it.
+    left: bool = False
+
+    def end(self, last: Finished | DraftwireError) -> None:
+        """Send the last message, once."""
+        if not self.closed:
+            self.closed = True
+            self.send(last)
+
+    def end_if_finished(self) -> None:
+        """Say so when the text is over."""
+        if self.session.finished:
+            self.end(self.session.finish_message)
 
 
 class Job(NamedTuple, Generic[S]):
@@ -81,13 +101,14 @@ class Scheduler(Generic[S]):
 
     def next_batch(self) -> list[Job[S]]:
         """Choose the next step; empty when nobody has work."""
+        # 1. Take in what arrived for anyone: who is done or wrong hears it now, not when its turn comes.
+        for stream in self._queue:
+            self._take_in(stream)
+        # 2. Whoever has work joins the step, until it is full.
         batch: list[Job[S]] = []
         for _ in range(len(self._queue)):
-            # 1. Take in what arrived since this stream's last step.
             stream = self._queue[0]
             self._queue.rotate(-1)
-            self._take_in(stream)
-            # 2. Whoever has work joins the step, until it is full.
             work = None if stream.closed else stream.session.next_work(stream.slot.length)
             if work is not None:
                 batch.append(Job(stream, work))
@@ -98,17 +119,16 @@ class Scheduler(Generic[S]):
 
     def _take_in(self, stream: Stream[S]) -> None:
         """Hand waiting messages to the session; an error ends the stream, not the session."""
-        while stream.inbox and not stream.closed:
-            received = stream.inbox.popleft()
+        while not stream.closed and not stream.inbox.empty():
+            received = stream.inbox.get_nowait()
             try:
                 answers = stream.session.receive(received.message)
             except DraftwireError as error:
-                stream.closed = True
-                stream.send(error)
+                stream.end(error)
                 return
             stream.ready_at = received.at
             for answer in answers:
                 stream.send(answer)
-        if stream.session.finished and not stream.closed:
-            stream.closed = True
-            stream.send(stream.session.finish_message)
+        if stream.half_closed and stream.session.waiting:
+            stream.session.receive(Cancel())  # the draft it waits for cannot come any more
+        stream.end_if_finished()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import logging
 import signal
 from dataclasses import dataclass
 from typing import Any, Self
@@ -20,8 +20,9 @@ from draftwire_protocol._pb import speculation_pb2_grpc as pb_grpc
 from draftwire_protocol.errors import UserInputError
 from draftwire_protocol.messages import MAX_MESSAGE_BYTES, SERVICE_NAME
 
+_log = logging.getLogger(__name__)
+
 _SERVING = health_pb2.HealthCheckResponse.SERVING
-_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 #: Keepalive must agree with the edge's: it pings every 20 s, so pings that often are allowed here.
 OPTIONS = (
@@ -77,6 +78,7 @@ class CloudServer:
         self.port = self._bind()
         await self._server.start()
         self._loop = asyncio.create_task(self.engine.run())
+        self._loop.add_done_callback(self._engine_ended)
         await self._health.set("", _SERVING)
         await self._health.set(SERVICE_NAME, _SERVING)
         return self
@@ -96,8 +98,14 @@ class CloudServer:
         self._service.drain()
         await self._server.stop(self._grace_s)
         self._loop.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._loop
+        await asyncio.wait({self._loop})
+
+    def _engine_ended(self, loop: asyncio.Task[None]) -> None:
+        """A dead engine answers nobody: say so to every stream, and to whoever sends new ones."""
+        if not loop.cancelled():
+            _log.error("the engine stopped", exc_info=loop.exception())
+            self._service.fail()
+            self._not_ready = asyncio.create_task(self._health.enter_graceful_shutdown())
 
     async def serve_until_signal(self) -> str:
         """Wait for SIGTERM or SIGINT; returns its name. Raises what ended the engine, should it end."""

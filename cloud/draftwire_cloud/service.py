@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,12 @@ from draftwire_cloud.status import abort
 from draftwire_protocol import codec
 from draftwire_protocol._pb import speculation_pb2 as pb
 from draftwire_protocol._pb import speculation_pb2_grpc as pb_grpc
-from draftwire_protocol.errors import CloudUnavailableError, DraftwireError, ProtocolError
+from draftwire_protocol.errors import (
+    CloudUnavailableError,
+    DraftwireError,
+    ModelMismatchError,
+    ProtocolError,
+)
 from draftwire_protocol.messages import CloudMessage, Finished, ModelCard, Open
 
 Outbox = asyncio.Queue[CloudMessage | DraftwireError]
@@ -37,7 +42,7 @@ class SpeculationService(pb_grpc.SpeculationServiceServicer):
         self._card = card
         self._vocabulary = vocabulary
         self._outboxes: set[Outbox] = set()
-        self._draining = False
+        self._why_ended: Callable[[], DraftwireError] | None = None
 
     async def GetModel(  # noqa: N802  # named by the proto
         self,
@@ -63,7 +68,7 @@ class SpeculationService(pb_grpc.SpeculationServiceServicer):
         self._outboxes.add(outbox)
         try:
             # 1. The first message opens the session.
-            stream = self._engine.open(await self._first(request_iterator), outbox.put_nowait)
+            stream = await self._engine.open(await self._first(request_iterator), outbox.put_nowait)
             # 2. Later ones go to its inbox as they come.
             reader = asyncio.create_task(self._read(request_iterator, stream, outbox))
             # 3. Answers go out until the text is finished.
@@ -85,29 +90,46 @@ class SpeculationService(pb_grpc.SpeculationServiceServicer):
 
     async def _first(self, requests: AsyncIterator[pb.DecodeRequest]) -> Open:
         """The Open message."""
-        if self._draining:
-            raise CloudUnavailableError("the server is shutting down; try another one or try again soon")
+        if self._why_ended is not None:
+            raise self._why_ended()
         async for request in requests:
             message = codec.decode_edge(request)
             if isinstance(message, Open):
+                self._check_model(message)
                 return message
             break
         raise ProtocolError("the first message of a Decode stream must be Open")
 
+    def _check_model(self, request: Open) -> None:
+        """Refuse to go on with a text that another model began: the two halves would not fit."""
+        if request.model_id and request.model_id != self._card.model_id:
+            raise ModelMismatchError(
+                "the server now serves another model than the one this text was begun with; "
+                "start the text again"
+            )
+
     async def _read(
         self, requests: AsyncIterator[pb.DecodeRequest], stream: Stream[Slot], outbox: Outbox
     ) -> None:
-        """Deliver what the edge sends; its half-close just means that it has nothing more to say."""
+        """Deliver what the edge sends; after its half-close it may still listen."""
         try:
             async for request in requests:
-                self._engine.deliver(stream, codec.decode_edge(request))
+                await self._engine.deliver(stream, codec.decode_edge(request))
+            self._engine.hang_up(stream)
         except DraftwireError as error:
             outbox.put_nowait(error)
 
     def drain(self) -> None:
         """End every stream with UNAVAILABLE; the edge resumes elsewhere or later."""
-        self._draining = True
+        self._end_all(
+            lambda: CloudUnavailableError("the server is shutting down; the session can be resumed")
+        )
+
+    def fail(self) -> None:
+        """End every stream with INTERNAL: the engine is gone, and with it every answer."""
+        self._end_all(lambda: DraftwireError("the server's engine stopped; its log says why"))
+
+    def _end_all(self, why: Callable[[], DraftwireError]) -> None:
+        self._why_ended = why
         for outbox in self._outboxes:
-            outbox.put_nowait(
-                CloudUnavailableError("the server is shutting down; the session can be resumed")
-            )
+            outbox.put_nowait(why())

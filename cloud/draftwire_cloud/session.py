@@ -29,6 +29,9 @@ from draftwire_protocol.messages import (
 )
 from draftwire_protocol.sampling import Float32Array, choose_token
 
+#: Epochs are 32 bits wide, and a rejected draft starts the next one.
+_MAX_EPOCH = 2**32 - 3
+
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
@@ -97,6 +100,9 @@ class CloudSession:
         self._transcript.commit(request.committed_ids)
         self.ids = [*request.prompt_ids, *self._transcript.ids]
         self._last_verdict: tuple[Draft, Verdict] | None = None
+        self._judged: set[Draft] = set()
+        # Where the text ended when the edge was last waited for; in cloud mode it goes on from there.
+        self._waited_at = 0
         # The first token needs no draft: the prompt's last row decides it.
         self._draft: Draft | None = None if self.finished else Draft(0, len(self.ids), ())
 
@@ -109,6 +115,11 @@ class CloudSession:
     def finished(self) -> bool:
         """Whether the text is complete or cancelled."""
         return self._transcript.finish_reason is not None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether nothing happens until the edge says something."""
+        return self._draft is None and not self.finished
 
     @property
     def finish_message(self) -> Finished:
@@ -139,13 +150,24 @@ class CloudSession:
         _check_ids(draft.ids, self._vocabulary.n_tokens)
         if len(draft.ids) > MAX_DRAFT_TOKENS:
             raise ProtocolError(f"a block of {len(draft.ids)} tokens; at most {MAX_DRAFT_TOKENS}")
+        if draft.epoch > _MAX_EPOCH:
+            raise ProtocolError(f"epoch {draft.epoch}; at most {_MAX_EPOCH}")
         if self._last_verdict and self._last_verdict[0] == draft:
             return [self._last_verdict[1]]
-        if draft.start > len(self.ids):
+        if draft.start > len(self.ids) or self._answers_nothing(draft):
             raise StaleDraftError(f"draft starts at {draft.start}, the text ends at {len(self.ids)}")
         if draft.start == len(self.ids) and draft.epoch >= self.epoch and not self.finished:
             self._draft = draft
         return []
+
+    def _answers_nothing(self, draft: Draft) -> bool:
+        """Whether the edge writes behind a place it has reached already, and would wait for ever.
+
+        Not so when the draft is a late copy, of a branch that is dead by now, or was overtaken by what
+        the cloud wrote alone: then the verdicts that the edge needs are on their way.
+        """
+        is_behind = draft.start < self._waited_at and draft.epoch >= self.epoch
+        return is_behind and draft not in self._judged
 
     def _set_mode(self, mode: Mode) -> list[CloudMessage]:
         self.mode = mode
@@ -195,6 +217,10 @@ class CloudSession:
         self._last_verdict = (draft, verdict)
         streams = self.mode is Mode.CLOUD and not self.finished
         self._draft = Draft(self.epoch, len(self.ids), ()) if streams else None
+        # 4. Remember what was asked, so that late copies are known.
+        self._judged.add(draft)
+        if not streams:
+            self._waited_at = len(self.ids)
         return verdict
 
     def _count(self, drafted: int, accepted: int) -> None:

@@ -51,6 +51,17 @@ def test_a_parked_slot_keeps_its_common_prefix() -> None:
     assert (again, cached, again.ids) == (slot, 2, [1, 2])
 
 
+def test_the_next_turn_of_a_chat_keeps_its_prefix_though_it_is_longer() -> None:
+    store = FakeStore(2)
+    leases = Leases(store, 10.0)
+    slot, _ = leases.take("a", [1, 2], 4)
+    slot.ids = [1, 2, 3]
+    leases.park("a", slot, now=0.0)
+    again, cached = leases.take("a", [1, 2, 3, 4, 5], 9)
+    assert (again, cached, again.capacity) == (slot, 3, 9)
+    assert len(store.open_slots) == 1
+
+
 def test_the_last_id_is_always_fed_again() -> None:
     leases = Leases(FakeStore(1), 10.0)
     slot, _ = leases.take("a", [1], 8)

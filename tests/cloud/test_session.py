@@ -137,12 +137,41 @@ def test_drafts_of_a_dead_branch_change_nothing() -> None:
     target.draft(9)
     assert target.session.epoch == 1
     assert target.draft(6, epoch=0) is None
-    assert target.draft(6, start=3) is None
+    assert target.draft(6, epoch=0, start=3) is None
     assert target.output == [4, 5]
     with pytest.raises(StaleDraftError):
         target.draft(6, start=50)
     target.draft(6)
     assert target.output == [4, 5, 6, 7]
+
+
+def test_a_draft_behind_the_text_is_refused_unless_it_is_a_late_copy() -> None:
+    target = Scripted([4, 5, 6, 7, 8, 9])
+    target.step()
+    target.draft(5)
+    target.draft(7)
+    assert target.draft(5, epoch=0, start=4) is None
+    with pytest.raises(StaleDraftError, match="starts at 5, the text ends at 8"):
+        target.draft(9, epoch=0, start=5)
+
+
+def test_a_draft_overtaken_by_the_clouds_own_tokens_is_ignored() -> None:
+    target = Scripted([4, 5, 6, 7, 8, 9])
+    target.step()
+    target.session.receive(SetMode(Mode.CLOUD))
+    target.step()
+    target.step()
+    assert target.session.receive(Draft(0, 4, (5,))) == []
+    assert target.output == [4, 5, 6]
+
+
+def test_epochs_that_would_not_fit_the_wire_are_refused() -> None:
+    target = Scripted([4, 5, 6, 7])
+    target.step()
+    assert target.draft(9, epoch=2**32 - 3) is not None
+    assert target.session.epoch < 2**32
+    with pytest.raises(ProtocolError, match="epoch 4294967294"):
+        target.draft(6, epoch=2**32 - 2)
 
 
 def test_cloud_mode_streams_until_told_to_wait() -> None:

@@ -1,6 +1,7 @@
 """Keys and values of every session: slots cut from one byte budget."""
 
 from collections.abc import Sequence
+from threading import RLock
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ class Slot:
 
     Attributes:
         ids: tokens whose keys and values are held, in order.
-        capacity: most tokens this slot may ever hold.
+        capacity: most tokens this slot may hold; costs nothing by itself, so it can be changed at any time.
         kv: layer index -> ``[2, Hkv, allocated, D]``, keys first.
         allocated: tokens there is memory for; grows in steps, never shrinks.
     """
@@ -70,7 +71,9 @@ class Slot:
 
 
 class SlotStore:
-    """Opens, grows and releases slots within a byte budget. Not thread-safe: one worker thread owns it.
+    """Opens, grows and releases slots within a byte budget.
+
+    Thread-safe: streams open and release slots on the event loop while a step grows others on its thread.
 
     Args:
         layout: what one token needs.
@@ -81,11 +84,13 @@ class SlotStore:
         self.layout = layout
         self.budget_bytes = budget_bytes
         self._open: set[Slot] = set()
+        self._lock = RLock()
 
     @property
     def used_bytes(self) -> int:
         """Bytes allocated for all open slots."""
-        return sum(slot.allocated for slot in self._open) * self.layout.bytes_per_token
+        with self._lock:
+            return sum(slot.allocated for slot in self._open) * self.layout.bytes_per_token
 
     @property
     def n_open(self) -> int:
@@ -105,21 +110,23 @@ class SlotStore:
         if capacity < 1:
             raise ValueError(f"a slot needs a capacity of at least 1 token, not {capacity}")
         slot = Slot(capacity)
-        self._open.add(slot)
-        try:
-            self.reserve([(slot, 1)])
-        except OutOfSlotsError:
-            self._open.discard(slot)
-            raise
+        with self._lock:
+            self._open.add(slot)
+            try:
+                self.reserve([(slot, 1)])
+            except OutOfSlotsError:
+                self._open.discard(slot)
+                raise
         return slot
 
     def release(self, slot: Slot) -> None:
         """Give a slot's memory back. Releasing twice does nothing."""
-        self._open.discard(slot)
-        slot.is_open = False
-        slot.ids.clear()
-        slot.kv.clear()
-        slot.allocated = 0
+        with self._lock:
+            self._open.discard(slot)
+            slot.is_open = False
+            slot.ids.clear()
+            slot.kv.clear()
+            slot.allocated = 0
 
     def reserve(self, wanted: Sequence[tuple[Slot, int]]) -> None:
         """Make room in each slot for the number of tokens named beside it; all of them or none.
@@ -129,6 +136,10 @@ class SlotStore:
             ContextOverflowError: when a slot would exceed its capacity.
             OutOfSlotsError: when the budget does not allow it.
         """
+        with self._lock:
+            self._reserve(wanted)
+
+    def _reserve(self, wanted: Sequence[tuple[Slot, int]]) -> None:
         steps = [(slot, self._step_size(slot, n)) for slot, n in wanted]
         extra = sum(size - slot.allocated for slot, size in steps) * self.layout.bytes_per_token
         if extra and self.used_bytes + extra > self.budget_bytes:

@@ -111,7 +111,7 @@ class HalfLinear(nn.Module):
 
 def _pack(weight: torch.Tensor, scale: float) -> torch.Tensor:
     """A weight ``[n_out, n_in]`` times ``scale``, in FBGEMM's order."""
-    return torch.fbgemm_pack_gemm_matrix_fp16(weight.float().mul(scale).contiguous())
+    return torch.fbgemm_pack_gemm_matrix_fp16(weight.to(torch.float32, copy=True).mul_(scale).contiguous())
 
 
 class BlockedLinear(nn.Module):
