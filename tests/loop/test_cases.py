@@ -7,6 +7,7 @@ import pytest
 
 from draftwire_cloud.engine_loop import EngineLimits
 from draftwire_cloud.loading import LoadedTarget, TargetConfig, load_target
+from draftwire_edge.channel import DecodeStream
 from draftwire_edge.controller import Controller, GammaPolicy
 from draftwire_edge.drafters.llama import LlamaCppDrafter
 from draftwire_edge.generation import GenerationRequest, GenerationResult, NoticeEvent, TokenEvent
@@ -141,23 +142,19 @@ async def test_h_stop_string_across_blocks_shows_nothing_of_itself(gamma: int) -
     assert (result.finish_reason, result.usage.completion_tokens) == (FinishReason.STOP, 6)
 
 
-async def opened(edge: Edge, mode: Mode = Mode.LOCKSTEP) -> tuple[object, Verdict]:
+async def opened(edge: Edge, mode: Mode = Mode.LOCKSTEP) -> DecodeStream:
     """A raw stream after its first verdict."""
     stream = edge.channel.decode()
     await stream.send(Open("raw", PROMPT, SamplingParams(), 20, mode))
     assert isinstance(await stream.receive(), Opened)
-    first = await stream.receive()
-    assert isinstance(first, Verdict)
-    return stream, first
+    assert isinstance(await stream.receive(), Verdict)
+    return stream
 
 
 async def test_j_the_same_draft_twice_gets_the_same_verdict_and_advances_once() -> None:
     loaded, _ = scripted(PIECES, list(range(3, 30)), prompt_length=3)
     async with serving(loaded) as server, connected(server, loaded) as edge:
-        stream = edge.channel.decode()
-        await stream.send(Open("raw", PROMPT, SamplingParams(), 20, Mode.LOCKSTEP))
-        await stream.receive()
-        await stream.receive()
+        stream = await opened(edge)
         verdicts = []
         for _ in range(2):
             await stream.send(Draft(0, 4, (4, 9)))
@@ -179,10 +176,7 @@ async def test_j_the_same_draft_twice_gets_the_same_verdict_and_advances_once() 
 async def test_k_old_epochs_are_ignored_and_the_future_is_aborted() -> None:
     loaded, _ = scripted(PIECES, list(range(3, 30)), prompt_length=3)
     async with serving(loaded) as server, connected(server, loaded) as edge:
-        stream = edge.channel.decode()
-        await stream.send(Open("raw", PROMPT, SamplingParams(), 20, Mode.LOCKSTEP))
-        await stream.receive()
-        await stream.receive()
+        stream = await opened(edge)
         await stream.send(Draft(0, 4, (9,)))
         await stream.receive()
         await stream.send(Draft(0, 5, (5,)))  # written before the verdict was known
@@ -228,10 +222,7 @@ async def test_n_perfect_drafts_reach_acceptance_one_and_no_more(gamma: int) -> 
 async def test_r_a_vanished_edge_frees_its_stream_and_keeps_its_lease() -> None:
     loaded, target = scripted(PIECES, list(range(3, 30)), prompt_length=3)
     async with serving(loaded, EngineLimits(lease_s=0.4)) as server, connected(server, loaded) as edge:
-        stream = edge.channel.decode()
-        await stream.send(Open("raw", PROMPT, SamplingParams(), 20, Mode.LOCKSTEP))
-        await stream.receive()
-        await stream.receive()
+        stream = await opened(edge)
         target.entered.clear()
         target.go.clear()
         await stream.send(Draft(0, 4, (4, 5)))
@@ -261,10 +252,10 @@ async def test_bad_ids_and_long_blocks_are_refused_and_the_session_can_be_reopen
     loaded, _ = scripted(PIECES, list(range(3, 30)), prompt_length=3, pad=4)
     async with serving(loaded) as server, connected(server, loaded) as edge:
         for ids, named in [((len(PIECES),), "token id 40"), ((3,) * 65, "65 tokens")]:
-            stream, _ = await opened(edge)
-            await stream.send(Draft(0, 4, ids))  # type: ignore[attr-defined]
+            stream = await opened(edge)
+            await stream.send(Draft(0, 4, ids))
             with pytest.raises(ProtocolError, match=named):
-                await stream.receive()  # type: ignore[attr-defined]
+                await stream.receive()
         result = await edge.write(GenerationRequest(PROMPT, max_tokens=5))
         assert result.token_ids == (3, 4, 5, 6, 7)
 
@@ -281,10 +272,10 @@ async def test_a_stream_that_does_not_start_with_open_is_refused() -> None:
 async def test_one_session_too_many_is_refused_and_says_when_to_retry() -> None:
     loaded, _ = scripted(PIECES, list(range(3, 30)), prompt_length=3)
     async with serving(loaded, EngineLimits(max_sessions=1)) as server, connected(server, loaded) as edge:
-        stream, _ = await opened(edge)
+        stream = await opened(edge)
         with pytest.raises(OverloadedError, match="1 sessions are open"):
             await edge.write(GenerationRequest(PROMPT, max_tokens=2))
-        stream.cancel()  # type: ignore[attr-defined]
+        stream.cancel()
         await asyncio.sleep(0.1)
         assert (await edge.write(GenerationRequest(PROMPT, max_tokens=2))).token_ids == (3, 4)
 
@@ -295,7 +286,7 @@ async def test_stopping_early_frees_the_stream() -> None:
         events = edge.events(GenerationRequest(PROMPT, max_tokens=500), None, GammaPolicy(mode=Mode.CLOUD))
         async for _ in events:
             break
-        await events.aclose()  # type: ignore[attr-defined]
+        await events.aclose()  # type: ignore[attr-defined]  # it is a generator
         await asyncio.sleep(0.1)
         assert server.engine.num_streams == 0
 
