@@ -50,7 +50,9 @@ def generate(  # one parameter an option
     cloud: CloudOption = None,
     pair: PairOption = None,
     draft_model: DraftModelOption = None,
-    drafter: Annotated[str | None, typer.Option(help="`model`, or `ngram` (no model).")] = None,
+    drafter: Annotated[
+        str | None, typer.Option(help="`model`, or `ngram` to copy from the text so far.")
+    ] = None,
     gamma: Annotated[str | None, typer.Option(metavar="auto|N", help="Tokens to draft a round.")] = None,
     mode: Annotated[
         str | None, typer.Option(metavar="auto|lockstep|cloud", help="Who waits for whom.")

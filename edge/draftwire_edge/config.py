@@ -13,6 +13,7 @@ from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
     TomlConfigSettingsSource,
 )
 
@@ -98,6 +99,10 @@ def load_settings(**options: Any) -> EdgeSettings:
     _read_file()
     try:
         settings = EdgeSettings(**given)
+    except SettingsError as error:
+        raise UserInputError(
+            "DRAFTWIRE_STOP", f"it is not a JSON list ({error})", """Write e.g. '["stop here"]'"""
+        ) from error
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0])

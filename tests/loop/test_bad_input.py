@@ -129,7 +129,11 @@ async def test_prompt_longer_than_the_context(loaded: LoadedTarget, tiny_pair: T
 
 @pytest.mark.parametrize(
     ("variables", "said"),
-    [({"DRAFTWIRE_GAMMA": "x"}, "DRAFTWIRE_GAMMA"), ({"DRAFTWIRE_TOP_P": "high"}, "DRAFTWIRE_TOP_P")],
+    [
+        ({"DRAFTWIRE_GAMMA": "x"}, "DRAFTWIRE_GAMMA"),
+        ({"DRAFTWIRE_TOP_P": "high"}, "DRAFTWIRE_TOP_P"),
+        ({"DRAFTWIRE_STOP": "foo"}, "DRAFTWIRE_STOP"),
+    ],
 )
 async def test_bad_environment_is_named(variables: dict[str, str], said: str) -> None:
     refused(await run("draftwire", "generate", "hi", **variables), said)
