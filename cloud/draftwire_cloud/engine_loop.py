@@ -14,7 +14,7 @@ from draftwire_cloud.engine.packing import Span
 from draftwire_cloud.engine.slots import Slot
 from draftwire_cloud.engine.target import Target
 from draftwire_cloud.leases import Leases
-from draftwire_cloud.scheduler import Job, Received, Scheduler, Stream
+from draftwire_cloud.scheduler import INBOX_MESSAGES, Job, Received, Scheduler, Stream
 from draftwire_cloud.session import CloudSession, Vocabulary
 from draftwire_protocol.errors import (
     CloudUnavailableError,
@@ -79,6 +79,7 @@ class EngineLoop:
         self._scheduler: Scheduler[Slot] = Scheduler()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="target")
         self._wake = asyncio.Event()
+        self._taken_in = asyncio.Event()
         self._in_step: set[Stream[Slot]] = set()
         self._step_over = asyncio.Event()
         self._step_over.set()
@@ -136,7 +137,10 @@ class EngineLoop:
 
     async def deliver(self, stream: Stream[Slot], message: EdgeMessage) -> None:
         """Put a message of the edge into its stream's inbox; waits while that is full."""
-        await stream.inbox.put(Received(message, self._clock()))
+        while len(stream.inbox) >= INBOX_MESSAGES and not stream.closed:
+            self._taken_in.clear()
+            await self._taken_in.wait()
+        stream.inbox.append(Received(message, self._clock()))
         self._wake.set()
 
     def hang_up(self, stream: Stream[Slot]) -> None:
@@ -162,6 +166,7 @@ class EngineLoop:
             while True:
                 # 1. Choose whose tokens go in.
                 batch = self._scheduler.next_batch()
+                self._taken_in.set()
                 self._tidy()
                 if not batch:
                     await self._something_new()

@@ -1,12 +1,11 @@
 """Whose turn it is: a fair queue of streams with work.
 
-Pure: no clock, no torch, and of asyncio only the queue. Messages wait in a stream's inbox and are taken
+Pure: no clock, no torch, no asyncio. Messages wait in a stream's inbox and are taken
 in between steps, so a session is never touched while its tokens are in the target.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -41,7 +40,7 @@ class Stream(Generic[S]):
     opened_at: float
     #: Delivers a message, or the error that ends the stream.
     send: Callable[[CloudMessage | DraftwireError], None]
-    inbox: asyncio.Queue[Received] = field(default_factory=lambda: asyncio.Queue(INBOX_MESSAGES))
+    inbox: deque[Received] = field(default_factory=deque)
     #: When the work at hand became known, in seconds.
     ready_at: float = 0.0
     first_verdict_sent: bool = False
@@ -119,8 +118,8 @@ class Scheduler(Generic[S]):
 
     def _take_in(self, stream: Stream[S]) -> None:
         """Hand waiting messages to the session; an error ends the stream, not the session."""
-        while not stream.closed and not stream.inbox.empty():
-            received = stream.inbox.get_nowait()
+        while not stream.closed and stream.inbox:
+            received = stream.inbox.popleft()
             try:
                 answers = stream.session.receive(received.message)
             except DraftwireError as error:

@@ -56,7 +56,7 @@ def test_waiting_streams_are_passed_over() -> None:
     scheduler.add(waiting)
     scheduler.add(busy)
     assert run(scheduler, 4) == [waiting, busy, busy, busy]
-    waiting.inbox.put_nowait(Received(Draft(0, 3, (0,)), 1.5))
+    waiting.inbox.append(Received(Draft(0, 3, (0,)), 1.5))
     assert run(scheduler, 2) == [waiting, busy]
     assert waiting.ready_at == 1.5
 
@@ -73,7 +73,7 @@ def test_a_bad_message_ends_only_its_own_stream() -> None:
     (bad, sent), (good, _) = stream(), stream()
     scheduler.add(bad)
     scheduler.add(good)
-    bad.inbox.put_nowait(Received(Draft(0, 3, (99,)), 0.0))
+    bad.inbox.append(Received(Draft(0, 3, (99,)), 0.0))
     assert run(scheduler, 3) == [good] * 3
     assert isinstance(sent[0], ProtocolError)
 
@@ -83,8 +83,8 @@ def test_whoever_is_wrong_or_done_hears_it_before_the_others_steps() -> None:
     (busy, _), (bad, refused), (done, finished) = stream(), stream(), stream()
     for one in (busy, bad, done):
         scheduler.add(one)
-    bad.inbox.put_nowait(Received(Draft(0, 3, (99,)), 0.0))
-    done.inbox.put_nowait(Received(Cancel(), 0.0))
+    bad.inbox.append(Received(Draft(0, 3, (99,)), 0.0))
+    done.inbox.append(Received(Cancel(), 0.0))
     assert [job.stream for job in scheduler.next_batch()] == [busy]
     assert [type(message) for message in refused + finished] == [ProtocolError, Finished]
 
@@ -102,7 +102,7 @@ def test_a_finished_session_says_so_once() -> None:
     scheduler: Scheduler[Slot] = Scheduler()
     one, sent = stream()
     scheduler.add(one)
-    one.inbox.put_nowait(Received(Cancel(), 0.0))
+    one.inbox.append(Received(Cancel(), 0.0))
     assert run(scheduler, 3) == []
     assert [type(message) for message in sent] == [Finished]
     scheduler.remove(one)

@@ -249,7 +249,7 @@ async def test_an_edge_that_floods_is_not_read_any_more() -> None:
 
         flooding = asyncio.create_task(flood())
         await asyncio.sleep(0.5)
-        assert open_stream.inbox.qsize() == INBOX_MESSAGES
+        assert len(open_stream.inbox) == INBOX_MESSAGES
         target.go.set()
         assert [type(await soon(stream)) for _ in range(2)] == [Verdict, Verdict]
         await flooding
