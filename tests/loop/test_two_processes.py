@@ -26,7 +26,8 @@ async def test_generate_json_reports_everything_and_equals_cloud_alone(endless_p
     options = ("--temperature", "0.8", "--top-p", "0.9", "--seed", "7", "--max-tokens", "60", "--json")
     async with service(endless_pair.target_folder) as cloud:
         alone = await run("draftwire", *generate(endless_pair, cloud.address, *options, "--mode", "cloud"))
-        together = await run("draftwire", *generate(endless_pair, cloud.address, *options, "--gamma", "3"))
+        lockstep = (*options, "--gamma", "3", "--mode", "lockstep")
+        together = await run("draftwire", *generate(endless_pair, cloud.address, *lockstep))
         ngram = await run("draftwire", *generate(endless_pair, cloud.address, *options, "--drafter", "ngram"))
         assert await cloud.stop() == 0
     for finished in (alone, together, ngram):
