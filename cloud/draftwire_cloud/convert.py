@@ -109,7 +109,7 @@ def _convert(job: _Job, cache: ModelCache, folder: Path) -> None:
 def _save_weights(job: _Job, folder: Path) -> None:
     """Dequantise the weights and save them with the configuration."""
     import torch  # noqa: PLC0415  # seconds to import; a finished conversion must not wait for it
-    from transformers import AutoModelForCausalLM, GenerationConfig, GgufConfig  # noqa: PLC0415
+    from transformers import AutoModelForCausalLM, GenerationConfig, GgufConfig  # noqa: PLC0415  # only while converting
 
     size = sum(tensor.size for tensor in job.header.tensors)
     job.progress.start(f"converting {job.gguf.name} to {job.dtype}", size)
@@ -155,8 +155,8 @@ def _explained(error: Exception, gguf: Path, root: Path) -> ModelError:
 @contextmanager
 def _unpacking_reported(progress: Progress) -> Iterator[None]:
     """Show the work on our own bar: transformers offers no callback and draws three of its own."""
-    from transformers import modeling_gguf_pytorch_utils  # noqa: PLC0415
-    from transformers.utils import logging as transformers_logging  # noqa: PLC0415
+    from transformers import modeling_gguf_pytorch_utils  # noqa: PLC0415  # only while converting
+    from transformers.utils import logging as transformers_logging  # noqa: PLC0415  # only while converting
 
     drawn = modeling_gguf_pytorch_utils.tqdm
     modeling_gguf_pytorch_utils.tqdm = lambda tensors, **_: _counted(tensors, progress)

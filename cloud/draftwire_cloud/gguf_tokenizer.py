@@ -86,7 +86,7 @@ def save_tokenizer(gguf: Path, header: GgufHeader, folder: Path) -> None:
 
 
 def _digits_then_gpt2() -> Any:
-    from tokenizers import pre_tokenizers  # noqa: PLC0415
+    from tokenizers import pre_tokenizers  # noqa: PLC0415  # only while converting
 
     return pre_tokenizers.Sequence(
         [

@@ -113,7 +113,7 @@ def test_what_is_looked_for_would_be_seen(parts: tuple[str, str]) -> None:
     [
         "#!/usr/bin/env bash",
         "/var/cache/draftwire",
-        "docs/work/plan.md",
+        "docs/home-page/plan.md",
         "https://www.apache.org/",
         '"--find-links", str(folder)',
     ],

@@ -55,7 +55,7 @@ def plain_row_counts(dtype: torch.dtype) -> tuple[int, ...]:
     for n_in, n_out in _PLAIN_SHAPES:
         weight = torch.randn(n_out, n_in, generator=generator).to(dtype)
         rows = torch.randn(PLAIN_ROWS_CHECKED, n_in, generator=generator).to(dtype)
-        agreeing &= agreeing_counts(lambda x, w=weight: functional.linear(x, w), rows)  # type: ignore[misc]
+        agreeing &= agreeing_counts(lambda x, w=weight: functional.linear(x, w), rows)  # type: ignore[misc]  # mypy cannot infer a lambda with a default
     return tuple(sorted(agreeing))
 
 

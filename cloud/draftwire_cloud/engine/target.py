@@ -112,7 +112,7 @@ class Target:
         forms = prepare(model, team) if prepared else {}
         if not prepared:
             model.to(dtype)
-        if fixed_shapes and dtype == torch.float32 and model._can_set_experts_implementation():  # noqa: SLF001
+        if fixed_shapes and dtype == torch.float32 and model._can_set_experts_implementation():  # noqa: SLF001  # transformers has no public question
             # The grouped product of float32 experts adds in an order that depends on all routed rows.
             model.set_experts_implementation("batched_mm")
         policy = choose_policy(model, dtype, forms) if fixed_shapes else ShapePolicy.off()

@@ -48,8 +48,8 @@ def half_available() -> bool:
 def blocked_available() -> bool:
     """Whether oneDNN can reorder and multiply float32 weights here."""
     try:
-        weight = torch.ops.mkldnn._reorder_linear_weight(torch.eye(16), 8)  # noqa: SLF001
-        out = torch.ops.mkldnn._linear_pointwise(torch.eye(16), weight, None, "none", [], "")  # noqa: SLF001
+        weight = torch.ops.mkldnn._reorder_linear_weight(torch.eye(16), 8)  # noqa: SLF001  # torch has no public name for it
+        out = torch.ops.mkldnn._linear_pointwise(torch.eye(16), weight, None, "none", [], "")  # noqa: SLF001  # torch has no public name for it
     except (AttributeError, RuntimeError, NotImplementedError):
         return False
     return bool(torch.equal(out, torch.eye(16)))
@@ -127,7 +127,7 @@ class BlockedLinear(nn.Module):
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(  # noqa: SLF001
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(  # noqa: SLF001  # torch has no public name for it
             weight.detach().float().contiguous(), self._EXPECTED_ROWS
         )
         self._bias = None if bias is None else bias.detach().float()
@@ -135,7 +135,7 @@ class BlockedLinear(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map float32 ``[..., n_in]`` to ``[..., n_out]``."""
         rows = x.reshape(-1, self.in_features)
-        out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(  # noqa: SLF001
+        out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(  # noqa: SLF001  # torch has no public name for it
             rows, self._weight, self._bias, "none", [], ""
         )
         return out.view(*x.shape[:-1], self.out_features)
