@@ -16,10 +16,13 @@ Changing any of it changes every seeded text: it is part of the protocol.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Protocol, Self, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
+
+from draftwire_protocol.scratch import scratch
 
 GOLDEN = 0x9E3779B97F4A7C15
 _MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
@@ -93,6 +96,30 @@ def token_hashes(key: int, tokens: A) -> A:
     for shift, multiplier in zip(_SHIFTS, _MULTIPLIERS, strict=False):
         words = (words ^ _shift_right(words, shift)) * _signed(multiplier)
     return words ^ _shift_right(words, _SHIFTS[2])
+
+
+def vocabulary_hashes(key: int, count: int) -> npt.NDArray[np.uint64]:
+    """h(key, token) of tokens 0 .. count - 1, uint64 ``[count]``; the bits of ``token_hashes``.
+
+    Unsigned words shift without a mask and are mixed in place. The result lies in a buffer of this
+    thread and lasts until its next call.
+    """
+    words = scratch("hashes", count, np.uint64)
+    shifted = scratch("shifted", count, np.uint64)
+    np.add(_weyl_sequence(count), np.uint64(key), out=words)
+    for shift, multiplier in zip(_SHIFTS, _MULTIPLIERS, strict=False):
+        np.right_shift(words, np.uint64(shift), out=shifted)
+        words ^= shifted
+        words *= np.uint64(multiplier)
+    np.right_shift(words, np.uint64(_SHIFTS[2]), out=shifted)
+    words ^= shifted
+    return words
+
+
+@lru_cache(maxsize=4)
+def _weyl_sequence(count: int) -> npt.NDArray[np.uint64]:
+    """(token + 1) * G modulo 2^64, the same for every key."""
+    return np.arange(1, count + 1, dtype=np.uint64) * np.uint64(GOLDEN)
 
 
 def numerators(hashes: A) -> A:

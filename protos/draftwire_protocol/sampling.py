@@ -23,8 +23,9 @@ from draftwire_protocol.noise import (
     gumbel_from_hashes,
     gumbel_noise,
     position_key,
-    token_hashes,
+    vocabulary_hashes,
 )
+from draftwire_protocol.scratch import scratch
 
 Float32Array = npt.NDArray[np.float32]
 MAX_SEED = (1 << 64) - 1
@@ -125,8 +126,10 @@ def _count_with_ties(falling: Float64Array, count: int) -> int:
 
 def log_sum_exp(scores: npt.NDArray[np.floating]) -> float:
     """ln Σ exp(scores), float64."""
-    top = float(scores.max())
-    return top + math.log(float(np.exp(scores - scores.max()).sum(dtype=np.float64)))
+    top = scores.max()
+    chances = scratch("chances", len(scores), scores.dtype)
+    np.exp(np.subtract(scores, top, out=chances), out=chances)
+    return float(top) + math.log(float(chances.sum(dtype=np.float64)))
 
 
 def nucleus_size(scores: Float64Array, log_norm: float, top_p: float) -> int | None:
@@ -180,7 +183,9 @@ def _nucleus(logits: Float32Array, params: SamplingParams, kept: Candidates | No
     if kept is not None:
         size = nucleus_size(kept.scores, log_sum_exp(kept.scores), params.top_p) or len(kept.scores)
         return Candidates(kept.ids[:size], kept.scores[:size])
-    log_norm = log_sum_exp(logits / np.float32(params.temperature))
+    scaled = scratch("scaled", len(logits), np.float32)
+    np.divide(logits, np.float32(params.temperature), out=scaled)
+    log_norm = log_sum_exp(scaled)
     count = _FIRST_LOOK
     while True:
         some = _scaled(top_candidates(logits, count), params.temperature)
@@ -216,24 +221,14 @@ def coupled_choice_over_all(logits: Float32Array, temperature: float, key: int) 
     gap = bound - float(some.scores[-1])
     if gap >= MAX_NOISE:
         return coupled_choice(some, key)
-    hashes = token_hashes(key, _all_ids(len(logits)))
+    hashes = vocabulary_hashes(key, len(logits))
     # -ln(-ln u) >= gap  <=>  u >= exp(-exp(-gap)); one part in 10^9 of slack covers the rounding.
     uniform = math.exp(-math.exp(-gap)) * (1.0 - 1e-9)
-    hopeful = np.flatnonzero(hashes.view(np.uint64) >= np.uint64(int(uniform * 2.0**64)))
+    hopeful = np.flatnonzero(hashes >= np.uint64(int(uniform * 2.0**64)))
     ids = np.union1d(some.ids, hopeful)
-    noise = gumbel_from_hashes(hashes[ids])
+    noise = gumbel_from_hashes(hashes[ids].view(np.int64))
     total = logits[ids].astype(np.float64) / temperature + noise
     return int(ids[int(np.argmax(total))])
-
-
-_ids_cache: dict[int, Int64Array] = {}
-
-
-def _all_ids(count: int) -> Int64Array:
-    """0 .. count - 1, made once per vocabulary size."""
-    if count not in _ids_cache:
-        _ids_cache[count] = np.arange(count, dtype=np.int64)
-    return _ids_cache[count]
 
 
 def choose_token(logits: Float32Array, params: SamplingParams, position: int) -> int:

@@ -42,6 +42,24 @@ def test_uniform_is_strictly_inside_the_unit_interval(seed: int, position: int, 
     assert value[0] < noise.MAX_NOISE
 
 
+@given(SEEDS, POSITIONS, st.integers(1, 3000))
+def test_hashes_of_a_whole_vocabulary_are_the_same_bits(seed: int, position: int, count: int) -> None:
+    key = noise.position_key(seed, position)
+    one_by_one = noise.token_hashes(key, np.arange(count, dtype=np.int64))
+    assert np.array_equal(noise.vocabulary_hashes(key, count), one_by_one.view(np.uint64))
+
+
+def test_threads_do_not_share_buffers() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    def hashes(key: int) -> bool:
+        expected = noise.token_hashes(key, np.arange(20_000, dtype=np.int64)).view(np.uint64)
+        return all(np.array_equal(noise.vocabulary_hashes(key, 20_000), expected) for _ in range(50))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(hashes, range(4)))
+
+
 @pytest.mark.parametrize("word", [0, 2**64 - 1, 2**63, 2**12 - 1])
 def test_extreme_hashes_keep_the_noise_finite(word: int) -> None:
     value = noise.gumbel_from_hashes(np.array([word], np.uint64).view(np.int64))
