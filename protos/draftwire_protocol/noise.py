@@ -98,22 +98,27 @@ def token_hashes(key: int, tokens: A) -> A:
     return words ^ _shift_right(words, _SHIFTS[2])
 
 
-def vocabulary_hashes(key: int, count: int) -> npt.NDArray[np.uint64]:
-    """h(key, token) of tokens 0 .. count - 1, uint64 ``[count]``; the bits of ``token_hashes``.
+def tokens_hashed_above(key: int, count: int, threshold: int) -> Int64Array:
+    """Every token of 0 .. count - 1 with h(key, token) >= threshold, rising, and maybe a few more.
 
-    Unsigned words shift without a mask and are mixed in place. The result lies in a buffer of this
-    thread and lasts until its next call.
+    The mixer's last step leaves the upper bits as they are, so these are compared before it. Unsigned
+    words shift without a mask, and are mixed in buffers of this thread.
+
+    Args:
+        key: from ``position_key``.
+        count: number of tokens.
+        threshold: 0 <= threshold < 2^64.
     """
-    words = scratch("hashes", count, np.uint64)
+    words = scratch("words", count, np.uint64)
     shifted = scratch("shifted", count, np.uint64)
     np.add(_weyl_sequence(count), np.uint64(key), out=words)
     for shift, multiplier in zip(_SHIFTS, _MULTIPLIERS, strict=False):
         np.right_shift(words, np.uint64(shift), out=shifted)
         words ^= shifted
         words *= np.uint64(multiplier)
-    np.right_shift(words, np.uint64(_SHIFTS[2]), out=shifted)
-    words ^= shifted
-    return words
+    unchanged = _SHIFTS[2]
+    floor = threshold >> (64 - unchanged) << (64 - unchanged)
+    return np.flatnonzero(words >= np.uint64(floor))
 
 
 @lru_cache(maxsize=4)
@@ -128,11 +133,6 @@ def numerators(hashes: A) -> A:
 
 
 def gumbel_noise(key: int, tokens: Int64Array) -> Float64Array:
-    """Noise of some tokens at one position, float64 ``[n]``."""
-    return gumbel_from_hashes(token_hashes(key, tokens))
-
-
-def gumbel_from_hashes(hashes: Int64Array) -> Float64Array:
-    """-ln(-ln u) of hashes, float64 ``[n]``."""
-    uniforms = numerators(hashes).astype(np.float64) * 2.0**-53
+    """-ln(-ln u) of some tokens at one position, float64 ``[n]``."""
+    uniforms = numerators(token_hashes(key, tokens)).astype(np.float64) * 2.0**-53
     return cast("Float64Array", -np.log(-np.log(uniforms)))

@@ -20,10 +20,9 @@ from draftwire_protocol.noise import (
     MAX_NOISE,
     Float64Array,
     Int64Array,
-    gumbel_from_hashes,
     gumbel_noise,
     position_key,
-    vocabulary_hashes,
+    tokens_hashed_above,
 )
 from draftwire_protocol.scratch import scratch
 
@@ -33,8 +32,9 @@ MAX_SEED = (1 << 64) - 1
 MAX_TOP_K = (1 << 32) - 1
 #: Smaller ones write the greedy text anyhow, until logit / temperature leaves float32 and they fail.
 MIN_TEMPERATURE = 1e-6
-#: Ids looked at first when searching a nucleus or a winner; doubling from here costs little.
+#: Ids looked at first when searching a nucleus or a winner, and next if a nucleus is wider.
 _FIRST_LOOK = 64
+_SECOND_LOOK = 1024
 _BLOCK = 64
 
 
@@ -107,14 +107,38 @@ def top_candidates(logits: Float32Array, count: int) -> Candidates:
     if count * _BLOCK >= len(logits):
         picked = np.arange(len(logits), dtype=np.int64)
     else:
-        whole = len(logits) // _BLOCK * _BLOCK
-        maxima = logits[:whole].reshape(-1, _BLOCK).max(axis=1)
+        maxima = block_maxima(logits)
         bound = np.partition(maxima, len(maxima) - count)[len(maxima) - count]
         picked = np.flatnonzero(logits >= bound)
-    values = logits[picked].astype(np.float64)
-    order = np.argsort(-values, kind="stable")
-    kept = _count_with_ties(values[order], count)
-    return Candidates(picked[order[:kept]], values[order[:kept]])
+    values = logits[picked]
+    order = _falling_order(values)
+    scores = values[order].astype(np.float64)
+    kept = _count_with_ties(scores, count)
+    return Candidates(picked[order[:kept]], scores[:kept])
+
+
+def block_maxima(logits: Float32Array) -> Float32Array:
+    """Largest logit of each block of ``_BLOCK`` ids, a shorter last one included.
+
+    A block's ids lie ``n_tokens // _BLOCK`` apart: maxima over columns take a sixth of the time.
+    """
+    width = len(logits) // _BLOCK
+    maxima = logits[: width * _BLOCK].reshape(_BLOCK, width).max(axis=0)
+    rest = logits[width * _BLOCK :]
+    return np.append(maxima, rest.max()) if len(rest) else maxima
+
+
+def _falling_order(values: Float32Array) -> Int64Array:
+    """Indices by falling value, equal ones by rising index.
+
+    Sorts integers (float order turned round, index below it): a tenth of a stable argsort's time.
+    """
+    bits = (values + np.float32(0.0)).view(np.int32)  # -0 becomes +0
+    # A float's bits, read as an integer, rise with its magnitude.
+    falling = (bits ^ (~(bits >> 31) & 0x7FFFFFFF)).view(np.uint32).astype(np.uint64)
+    keys = (falling << np.uint64(32)) | np.arange(len(values), dtype=np.uint64)
+    keys.sort()
+    return (keys & np.uint64(0xFFFFFFFF)).view(np.int64)
 
 
 def _count_with_ties(falling: Float64Array, count: int) -> int:
@@ -124,25 +148,45 @@ def _count_with_ties(falling: Float64Array, count: int) -> int:
     return int(np.searchsorted(-falling, -falling[count - 1], side="right"))
 
 
-def log_sum_exp(scores: npt.NDArray[np.floating]) -> float:
-    """ln Σ exp(scores), float64."""
-    top = scores.max()
-    chances = scratch("chances", len(scores), scores.dtype)
-    np.exp(np.subtract(scores, top, out=chances), out=chances)
-    return float(top) + math.log(float(chances.sum(dtype=np.float64)))
+def chance_sum(logits: Float32Array, top: float, temperature: float) -> float:
+    """Σ exp((logit - top) / T) over a whole row.
+
+    Args:
+        logits: float32 ``[n_tokens]``.
+        top: the largest of them, so that the sum is at least 1.
+        temperature: > 0.
+    """
+    chances = scratch("chances", len(logits), np.float32)
+    np.subtract(logits, np.float32(top), out=chances)
+    np.divide(chances, np.float32(temperature), out=chances)
+    np.exp(chances, out=chances)
+    return float(chances.sum(dtype=np.float64))
 
 
-def nucleus_size(scores: Float64Array, log_norm: float, top_p: float) -> int | None:
-    """Size of the smallest leading set with probability >= top_p; None when all of them fall short.
+def chance_sum_bound(logits: Float32Array, found: Candidates, temperature: float) -> float:
+    """More than the Σ exp((logit - top) / T) of the ids that are not among ``found``.
+
+    Every one of a block's ids counts as its largest, or as the last candidate where that is less.
+
+    Args:
+        logits: float32 ``[n_tokens]``.
+        found: its top candidates, unscaled.
+        temperature: > 0.
+    """
+    highest = np.minimum(block_maxima(logits), np.float32(found.scores[-1]))
+    return _BLOCK * float(np.exp((highest - found.scores[0]) / temperature).sum())
+
+
+def nucleus_size(scores: Float64Array, total: float, top_p: float) -> int:
+    """Size of the smallest leading set with probability >= top_p; ``k + 1`` when all fall short.
 
     Args:
         scores: falling, ``[k]``.
-        log_norm: ln of the sum of exp(score) over the whole distribution.
+        total: sum of exp(score - scores[0]) over the whole distribution.
         top_p: in (0, 1).
     """
-    mass = np.cumsum(np.exp(scores - log_norm))
-    size = int(np.searchsorted(mass, top_p, side="left")) + 1
-    return size if size <= len(scores) else None
+    mass = np.cumsum(np.exp(scores - scores[0]))
+    return int(np.searchsorted(mass, top_p * total, side="left")) + 1
 
 
 def min_p_size(scores: Float64Array, min_p: float) -> int:
@@ -169,8 +213,7 @@ def warp(logits: Float32Array, params: SamplingParams, limit: int | None = None)
         kept = _nucleus(logits, params, kept)
     if params.min_p > 0.0:
         kept = kept or _above_min_p(logits, params)
-        size = min_p_size(kept.scores, params.min_p)
-        kept = Candidates(kept.ids[:size], kept.scores[:size])
+        kept = _leading(kept, min_p_size(kept.scores, params.min_p))
     return kept
 
 
@@ -180,20 +223,34 @@ def _scaled(candidates: Candidates, temperature: float) -> Candidates:
 
 def _nucleus(logits: Float32Array, params: SamplingParams, kept: Candidates | None) -> Candidates:
     """Cut ``kept`` (or the whole row) to its nucleus."""
-    if kept is not None:
-        size = nucleus_size(kept.scores, log_sum_exp(kept.scores), params.top_p) or len(kept.scores)
-        return Candidates(kept.ids[:size], kept.scores[:size])
-    scaled = scratch("scaled", len(logits), np.float32)
-    np.divide(logits, np.float32(params.temperature), out=scaled)
-    log_norm = log_sum_exp(scaled)
-    count = _FIRST_LOOK
-    while True:
-        some = _scaled(top_candidates(logits, count), params.temperature)
-        found = nucleus_size(some.scores, log_norm, params.top_p)
-        if found is not None or count >= len(logits):
-            size = found or len(some.scores)
-            return Candidates(some.ids[:size], some.scores[:size])
-        count *= 4
+    if kept is None:
+        return _nucleus_of_all(logits, params.temperature, params.top_p)
+    total = float(np.exp(kept.scores - kept.scores[0]).sum())
+    return _leading(kept, nucleus_size(kept.scores, total, params.top_p))
+
+
+def _nucleus_of_all(logits: Float32Array, temperature: float, top_p: float) -> Candidates:
+    """The nucleus of a whole row, looking at no more of it than decides."""
+    found = top_candidates(logits, _FIRST_LOOK)
+    rest = chance_sum_bound(logits, found, temperature)
+    some = _scaled(found, temperature)
+    seen = float(np.exp(some.scores - some.scores[0]).sum())
+    # The total lies between these two; mostly both end the nucleus at the same id.
+    size = nucleus_size(some.scores, seen, top_p)
+    if size == nucleus_size(some.scores, seen + rest, top_p):
+        return _leading(some, size)
+    total = chance_sum(logits, found.scores[0], temperature)
+    for count in (_FIRST_LOOK, _SECOND_LOOK, len(logits)):
+        if count > len(some.scores):
+            some = _scaled(top_candidates(logits, count), temperature)
+        size = nucleus_size(some.scores, total, top_p)
+        if size <= len(some.scores):
+            break
+    return _leading(some, size)
+
+
+def _leading(candidates: Candidates, size: int) -> Candidates:
+    return Candidates(candidates.ids[:size], candidates.scores[:size])
 
 
 def _above_min_p(logits: Float32Array, params: SamplingParams) -> Candidates:
@@ -205,9 +262,14 @@ def _above_min_p(logits: Float32Array, params: SamplingParams) -> Candidates:
 
 def coupled_choice(candidates: Candidates, key: int) -> int:
     """argmax over candidates of score + noise; exact ties go to the lowest id."""
+    return _best(candidates, key)[1]
+
+
+def _best(candidates: Candidates, key: int) -> tuple[float, int]:
+    """Largest score + noise, and the lowest id that has it."""
     total = candidates.scores + gumbel_noise(key, candidates.ids)
     best = total.max()
-    return int(candidates.ids[total == best].min())
+    return float(best), int(candidates.ids[total == best].min())
 
 
 def coupled_choice_over_all(logits: Float32Array, temperature: float, key: int) -> int:
@@ -217,18 +279,17 @@ def coupled_choice_over_all(logits: Float32Array, temperature: float, key: int) 
     its distance from that bound, hence a hash above a threshold: only those few get logarithms.
     """
     some = _scaled(top_candidates(logits, _FIRST_LOOK), temperature)
-    bound = float((some.scores + gumbel_noise(key, some.ids)).max())
-    gap = bound - float(some.scores[-1])
+    best, token = _best(some, key)
+    gap = best - float(some.scores[-1])
     if gap >= MAX_NOISE:
-        return coupled_choice(some, key)
-    hashes = vocabulary_hashes(key, len(logits))
+        return token
     # -ln(-ln u) >= gap  <=>  u >= exp(-exp(-gap)); one part in 10^9 of slack covers the rounding.
     uniform = math.exp(-math.exp(-gap)) * (1.0 - 1e-9)
-    hopeful = np.flatnonzero(hashes >= np.uint64(int(uniform * 2.0**64)))
-    ids = np.union1d(some.ids, hopeful)
-    noise = gumbel_from_hashes(hashes[ids].view(np.int64))
-    total = logits[ids].astype(np.float64) / temperature + noise
-    return int(ids[int(np.argmax(total))])
+    ids = tokens_hashed_above(key, len(logits), int(uniform * 2.0**64))
+    if not len(ids):
+        return token
+    other, its_token = _best(Candidates(ids, logits[ids].astype(np.float64) / temperature), key)
+    return min((-best, token), (-other, its_token))[1]
 
 
 def choose_token(logits: Float32Array, params: SamplingParams, position: int) -> int:

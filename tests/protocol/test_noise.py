@@ -42,28 +42,35 @@ def test_uniform_is_strictly_inside_the_unit_interval(seed: int, position: int, 
     assert value[0] < noise.MAX_NOISE
 
 
-@given(SEEDS, POSITIONS, st.integers(1, 3000))
-def test_hashes_of_a_whole_vocabulary_are_the_same_bits(seed: int, position: int, count: int) -> None:
-    key = noise.position_key(seed, position)
-    one_by_one = noise.token_hashes(key, np.arange(count, dtype=np.int64))
-    assert np.array_equal(noise.vocabulary_hashes(key, count), one_by_one.view(np.uint64))
+@given(SEEDS, POSITIONS, st.integers(1, 3000), st.floats(0.0, 1.0, exclude_max=True))
+def test_no_token_above_the_threshold_is_missed(seed: int, position: int, count: int, share: float) -> None:
+    key, threshold = noise.position_key(seed, position), int(share * 2.0**64)
+    above = noise.tokens_hashed_above(key, count, threshold)
+    hashes = [noise.token_hash(key, token) for token in range(count)]
+    assert [token for token in above.tolist() if hashes[token] >= threshold] == [
+        token for token, word in enumerate(hashes) if word >= threshold
+    ]
+    # Little more comes along: only what shares the threshold's upper 31 bits.
+    assert all(hashes[token] >= threshold - 2**33 for token in above.tolist())
 
 
 def test_threads_do_not_share_buffers() -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    def hashes(key: int) -> bool:
-        expected = noise.token_hashes(key, np.arange(20_000, dtype=np.int64)).view(np.uint64)
-        return all(np.array_equal(noise.vocabulary_hashes(key, 20_000), expected) for _ in range(50))
+    def tokens(key: int) -> bool:
+        hashes = noise.token_hashes(key, np.arange(20_000, dtype=np.int64)).view(np.uint64)
+        expected = np.flatnonzero(hashes >= np.uint64(2**63))
+        return all(np.array_equal(noise.tokens_hashed_above(key, 20_000, 2**63), expected) for _ in range(50))
 
     with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(hashes, range(4)))
+        assert all(pool.map(tokens, range(4)))
 
 
 @pytest.mark.parametrize("word", [0, 2**64 - 1, 2**63, 2**12 - 1])
 def test_extreme_hashes_keep_the_noise_finite(word: int) -> None:
-    value = noise.gumbel_from_hashes(np.array([word], np.uint64).view(np.int64))
-    assert np.isfinite(value).all()
+    uniform = noise.numerators(np.array([word], np.uint64).view(np.int64)) * 2.0**-53
+    assert 0.0 < uniform[0] < 1.0
+    assert -np.log(-np.log(uniform[0])) < noise.MAX_NOISE
 
 
 def test_noise_is_standard_gumbel_and_independent_over_positions() -> None:

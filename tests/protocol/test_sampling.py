@@ -80,6 +80,34 @@ def test_pruned_choice_equals_noise_on_every_id(
     assert sampling.coupled_choice_over_all(row, temperature, key) == int(np.argmax(total))
 
 
+@pytest.mark.parametrize("temperature", [0.3, 0.8, 1.5, 4.0])
+def test_nuclei_of_every_width_are_exact(temperature: float) -> None:
+    # Widths from a few ids to most of the row: decided by the bounds, by each look, by the full sort.
+    row = np.random.default_rng(5).normal(0, 2.5, 120_000).astype(np.float32)
+    for top_p in (0.05, 0.5, 0.9, 0.99):
+        params = SamplingParams(temperature, top_p=top_p)
+        kept = sampling.warp(row, params)
+        assert kept is not None
+        chance = np.exp(np.sort(row.astype(np.float64))[::-1] / temperature)
+        size = int(np.searchsorted(np.cumsum(chance), top_p * chance.sum())) + 1
+        assert abs(len(kept.ids) - size) <= 1
+        assert np.array_equal(np.sort(row[kept.ids])[::-1], np.sort(row)[::-1][: len(kept.ids)])
+
+
+@given(rows(), st.sampled_from([1, 3, 64]), st.floats(0.05, 3.0))
+def test_the_rest_is_never_more_than_its_bound(row: np.ndarray, count: int, temperature: float) -> None:
+    found = sampling.top_candidates(row, count)
+    chances = np.exp((row.astype(np.float64) - float(row.max())) / temperature)
+    rest = chances.sum() - chances[found.ids].sum()
+    assert rest <= sampling.chance_sum_bound(row, found, temperature) + 1e-9
+
+
+@given(st.lists(st.sampled_from([0.0, -0.0, 1.5, -1.5, float("-inf"), 3e38, -1e-45]), min_size=1))
+def test_falling_order_is_the_stable_one(values: list[float]) -> None:
+    array = np.array(values, np.float32)
+    assert sampling._falling_order(array).tolist() == np.argsort(-array, kind="stable").tolist()
+
+
 @given(rows(), PARAMS, st.integers(0, 10_000))
 def test_choice_is_in_the_support_and_repeatable(
     row: np.ndarray, params: SamplingParams, position: int
