@@ -21,7 +21,7 @@ from draftwire_edge.controller import GammaPolicy
 from draftwire_protocol.commit import check_limits
 from draftwire_protocol.errors import UserInputError
 from draftwire_protocol.messages import Mode
-from draftwire_protocol.sampling import SamplingParams
+from draftwire_protocol.params import SamplingParams
 
 ENV_PREFIX = "DRAFTWIRE_"
 #: Where the environment names another file.

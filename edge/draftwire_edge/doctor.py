@@ -21,7 +21,7 @@ from draftwire_models.errors import ModelError
 from draftwire_protocol.errors import DraftwireError
 from draftwire_protocol.fingerprint import template_hash
 from draftwire_protocol.messages import ModelCard
-from draftwire_protocol.sampling import SamplingParams
+from draftwire_protocol.params import SamplingParams
 
 _PINGS = 10
 _DRAFTED = 16

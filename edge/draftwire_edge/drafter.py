@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from draftwire_protocol.sampling import SamplingParams
+from draftwire_protocol.params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)

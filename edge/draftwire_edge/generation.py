@@ -7,7 +7,7 @@ from typing import Literal
 
 from draftwire_protocol.commit import FinishReason
 from draftwire_protocol.messages import Usage
-from draftwire_protocol.sampling import SamplingParams
+from draftwire_protocol.params import SamplingParams
 
 #: Where a committed token came from: kept from a draft, the target's own after a draft (recovered
 #: or bonus), or decoded by the cloud without one.

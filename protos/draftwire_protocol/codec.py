@@ -30,7 +30,7 @@ from draftwire_protocol.messages import (
     Usage,
     Verdict,
 )
-from draftwire_protocol.sampling import SamplingParams
+from draftwire_protocol.params import SamplingParams
 
 _MODE = {Mode.LOCKSTEP: pb.MODE_LOCKSTEP, Mode.CLOUD: pb.MODE_CLOUD}
 _SCHEME = {Scheme.COUPLED: pb.SCHEME_COUPLED}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from draftwire_protocol.commit import FinishReason
-from draftwire_protocol.sampling import SamplingParams
+from draftwire_protocol.params import SamplingParams
 
 #: Most drafted tokens in one Draft.
 MAX_DRAFT_TOKENS = 64

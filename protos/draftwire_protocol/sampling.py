@@ -1,7 +1,7 @@
-"""From logits to a token: temperature, top-k, top-p, min-p, then the coupled choice.
+"""From logits to a token: temperature, top-k, top-p, min-p, typical-p, then the coupled choice.
 
-Both ends run these functions: the cloud on the target's logits, the edge on the draft model's.
-Order of the warpers as in transformers: temperature, top-k, top-p, min-p. A *candidate* is an id
+Both ends run these functions: the cloud on the target's logits, the edge on the draft model's, both
+after ``processors.py``. Order of the warpers as in transformers. A *candidate* is an id
 that survived; candidates are kept sorted by falling score, equal scores by rising id, so that ties
 always go to the lowest id.
 """
@@ -9,13 +9,11 @@ always go to the lowest id.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from draftwire_protocol.errors import UserInputError
 from draftwire_protocol.noise import (
     MAX_NOISE,
     Float64Array,
@@ -24,65 +22,14 @@ from draftwire_protocol.noise import (
     position_key,
     tokens_hashed_above,
 )
+from draftwire_protocol.params import SamplingParams
 from draftwire_protocol.scratch import scratch
 
 Float32Array = npt.NDArray[np.float32]
-MAX_SEED = (1 << 64) - 1
-#: Most that the wire's uint32 can hold; no vocabulary comes near it.
-MAX_TOP_K = (1 << 32) - 1
-#: Smaller ones write the greedy text anyhow, until logit / temperature leaves float32 and they fail.
-MIN_TEMPERATURE = 1e-6
 #: Ids looked at first when searching a nucleus or a winner, and next if a nucleus is wider.
 _FIRST_LOOK = 64
 _SECOND_LOOK = 1024
 _BLOCK = 64
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """Sampling parameters, named and ranged as in transformers.
-
-    Raises:
-        UserInputError: naming the option and its range.
-    """
-
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.temperature) and self.temperature >= 0.0):
-            raise UserInputError(
-                "--temperature", f"{self.temperature} is not >= 0", "Use 0 for greedy, e.g. 0.7"
-            )
-        if 0.0 < self.temperature < MIN_TEMPERATURE:
-            raise UserInputError(
-                "--temperature",
-                f"{self.temperature} is too close to 0",
-                f"Use 0 for greedy, or at least {MIN_TEMPERATURE}",
-            )
-        if not 0 <= self.top_k <= MAX_TOP_K:
-            problem = "is negative" if self.top_k < 0 else "is too large"
-            raise UserInputError(
-                "--top-k", f"{self.top_k} {problem}", "Use 0 to keep every token, or e.g. 50"
-            )
-        if not 0.0 < self.top_p <= 1.0:
-            raise UserInputError(
-                "--top-p", f"{self.top_p} is not in (0, 1]", "Use 1 to keep every token, or e.g. 0.9"
-            )
-        if not 0.0 <= self.min_p <= 1.0:
-            raise UserInputError(
-                "--min-p", f"{self.min_p} is not in [0, 1]", "Use 0 to drop nothing, or e.g. 0.05"
-            )
-        if not 0 <= self.seed <= MAX_SEED:
-            raise UserInputError("--seed", f"{self.seed} is not in [0, 2^64)", "Use a non-negative integer")
-
-    @property
-    def greedy(self) -> bool:
-        """Whether the token is the plain argmax."""
-        return self.temperature == 0.0
 
 
 class Candidates(NamedTuple):
@@ -196,8 +143,30 @@ def min_p_size(scores: Float64Array, min_p: float) -> int:
     return int(np.searchsorted(-scores, -(scores[0] + math.log(min_p)), side="right"))
 
 
+def is_typical(scores: Float64Array, typical_p: float) -> npt.NDArray[np.bool_]:
+    """Which candidates are locally typical: surprise nearest to the entropy, up to ``typical_p``.
+
+    Meister et al. 2023, "Locally typical sampling", eq. 9; as transformers does, ids as near as the
+    last one stay too.
+
+    Args:
+        scores: ``[k]``.
+        typical_p: in (0, 1).
+    """
+    chances = np.exp(scores - scores.max())
+    chances /= chances.sum()
+    surprise = np.full(len(scores), np.inf)
+    np.log(chances, out=surprise, where=chances > 0.0)
+    surprise[chances > 0.0] *= -1.0
+    entropy = float((chances * surprise)[chances > 0.0].sum())
+    distance = np.abs(surprise - entropy)
+    nearest = np.argsort(distance, kind="stable")
+    last = np.count_nonzero(np.cumsum(chances[nearest]) < typical_p)
+    return np.asarray(distance <= distance[nearest[min(last, len(scores) - 1)]])
+
+
 def warp(logits: Float32Array, params: SamplingParams, limit: int | None = None) -> Candidates | None:
-    """Temperature, top-k, top-p, min-p; None when no filter is on and every id survives.
+    """Temperature, top-k, top-p, min-p, typical-p; None when no filter is on and every id survives.
 
     Args:
         logits: float32 ``[n_tokens]``, padding ids already cut off.
@@ -214,6 +183,10 @@ def warp(logits: Float32Array, params: SamplingParams, limit: int | None = None)
     if params.min_p > 0.0:
         kept = kept or _above_min_p(logits, params)
         kept = _leading(kept, min_p_size(kept.scores, params.min_p))
+    if params.typical_p < 1.0:
+        kept = kept or _scaled(top_candidates(logits, len(logits)), params.temperature)
+        typical = is_typical(kept.scores, params.typical_p)
+        kept = Candidates(kept.ids[typical], kept.scores[typical])
     return kept
 
 

@@ -8,7 +8,7 @@ from draftwire_cloud.scheduler import Received, Scheduler, Stream
 from draftwire_cloud.session import CloudSession, Vocabulary
 from draftwire_protocol.errors import DraftwireError, ProtocolError
 from draftwire_protocol.messages import Cancel, CloudMessage, Draft, Finished, Mode, Open
-from draftwire_protocol.sampling import SamplingParams
+from draftwire_protocol.params import SamplingParams
 
 VOCABULARY = Vocabulary([b"x"] * 10, frozenset(), frozenset())
 

@@ -11,7 +11,7 @@ from draftwire_cloud.session import CloudSession, Vocabulary
 from draftwire_protocol.commit import FinishReason
 from draftwire_protocol.errors import ContextOverflowError, ProtocolError, StaleDraftError
 from draftwire_protocol.messages import Cancel, Draft, Mode, Open, SetMode, Verdict
-from draftwire_protocol.sampling import SamplingParams
+from draftwire_protocol.params import SamplingParams
 
 N_TOKENS, WIDTH = 30, 33
 EOS, STOP = 2, 12

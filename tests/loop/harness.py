@@ -17,7 +17,7 @@ from draftwire_edge.handshake import fetch_card
 from draftwire_edge.retry import RetryPolicy
 from draftwire_edge.session import EdgeSession
 from draftwire_protocol.messages import Mode
-from draftwire_protocol.sampling import SamplingParams
+from draftwire_protocol.params import SamplingParams
 
 QUICK_RETRY = RetryPolicy(first_wait_s=0.02, max_wait_s=0.2, deadline_s=20.0)
 CLOUD_ALONE = GammaPolicy(mode=Mode.CLOUD)

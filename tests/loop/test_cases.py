@@ -20,7 +20,7 @@ from draftwire_protocol.errors import (
     UserInputError,
 )
 from draftwire_protocol.messages import Draft, Finished, Mode, Open, Opened, SetMode, Verdict
-from draftwire_protocol.sampling import SamplingParams
+from draftwire_protocol.params import SamplingParams
 from loop.harness import Edge, ScriptedDrafter, connected, serving
 from loop.scripted_target import scripted
 from tiny.config import TinyConfig

@@ -35,7 +35,7 @@ from draftwire_protocol.messages import (
     SetMode,
     Verdict,
 )
-from draftwire_protocol.sampling import SamplingParams
+from draftwire_protocol.params import SamplingParams
 from loop.harness import CLOUD_ALONE, Edge, connected, serving
 from loop.scripted_target import ScriptedTarget, scripted
 

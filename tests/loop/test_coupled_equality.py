@@ -10,7 +10,7 @@ from draftwire_edge.controller import GammaPolicy
 from draftwire_edge.drafters.llama import LlamaCppDrafter
 from draftwire_edge.generation import GenerationRequest, GenerationResult
 from draftwire_protocol.messages import Mode
-from draftwire_protocol.sampling import SamplingParams
+from draftwire_protocol.params import SamplingParams
 from loop.harness import connected, serving
 from tiny.pair import TinyPair
 

@@ -16,7 +16,7 @@ from draftwire_edge.drafters.llama import LlamaCppDrafter
 from draftwire_edge.generation import DoneEvent, GenerationRequest, NoticeEvent, TokenEvent
 from draftwire_protocol.errors import ModelMismatchError
 from draftwire_protocol.messages import Mode, Open
-from draftwire_protocol.sampling import SamplingParams
+from draftwire_protocol.params import SamplingParams
 from loop.harness import CLOUD_ALONE, Edge, ScriptedDrafter, connected, serving
 from loop.relay import relaying
 from loop.scripted_target import scripted

@@ -15,7 +15,7 @@ from draftwire_edge.handshake import fetch_card
 from draftwire_edge.session import EdgeSession
 from draftwire_protocol.errors import CloudUnavailableError, UserInputError
 from draftwire_protocol.messages import Mode
-from draftwire_protocol.sampling import SamplingParams
+from draftwire_protocol.params import SamplingParams
 from loop.harness import QUICK_RETRY, Edge, Kept, connected, serving
 from loop.relay import relaying
 

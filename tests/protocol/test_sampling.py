@@ -11,7 +11,7 @@ from scipy import stats
 from draftwire_protocol import sampling
 from draftwire_protocol.errors import UserInputError
 from draftwire_protocol.noise import gumbel_noise, position_key
-from draftwire_protocol.sampling import SamplingParams
+from draftwire_protocol.params import MAX_UINT32, MIN_TEMPERATURE, SamplingParams
 
 PARAMS = st.builds(
     SamplingParams,
@@ -170,11 +170,11 @@ def test_bad_parameters_name_the_option(field: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "filters", [{}, {"top_p": 0.9}, {"min_p": 0.1}, {"top_k": 5}, {"top_k": sampling.MAX_TOP_K}]
+    "filters", [{}, {"top_p": 0.9}, {"min_p": 0.1}, {"top_k": 5}, {"top_k": MAX_UINT32}]
 )
 def test_the_lowest_temperature_still_computes_and_is_greedy(filters: dict[str, Any]) -> None:
     row = (np.random.default_rng(0).normal(size=500) * 30).astype(np.float32)
-    params = SamplingParams(sampling.MIN_TEMPERATURE, **filters, seed=1)
+    params = SamplingParams(MIN_TEMPERATURE, **filters, seed=1)
     assert sampling.choose_token(row, params, 7) == int(np.argmax(row))
 
 

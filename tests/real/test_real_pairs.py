@@ -5,7 +5,7 @@ import pytest
 from draftwire_edge.controller import GammaPolicy
 from draftwire_edge.generation import GenerationRequest, GenerationResult
 from draftwire_protocol.messages import Mode
-from draftwire_protocol.sampling import SamplingParams
+from draftwire_protocol.params import SamplingParams
 from loop.harness import CLOUD_ALONE, connected, serving
 from real.conftest import RealPair, load_pair
 

@@ -15,10 +15,10 @@ import numpy.typing as npt
 from draftwire_edge.drafter import Guess
 from draftwire_protocol.errors import DrafterError
 from draftwire_protocol.noise import position_key
+from draftwire_protocol.params import SamplingParams
 from draftwire_protocol.sampling import (
     Candidates,
     Float32Array,
-    SamplingParams,
     choose_token,
     coupled_choice,
     warp,

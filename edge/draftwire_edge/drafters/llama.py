@@ -13,7 +13,7 @@ from draftwire_edge.drafters.llama_sequence import LlamaSequence
 from draftwire_edge.llama_model import LlamaModel
 from draftwire_edge.tokenizer import GgufTokenizer
 from draftwire_protocol.errors import DrafterError, UserInputError
-from draftwire_protocol.sampling import SamplingParams
+from draftwire_protocol.params import SamplingParams
 
 
 class LlamaCppDrafter:

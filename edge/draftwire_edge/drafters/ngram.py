@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from draftwire_edge.drafter import Guess, WantMore
 from draftwire_protocol.errors import UserInputError
 from draftwire_protocol.prefix import common_prefix
-from draftwire_protocol.sampling import SamplingParams
+from draftwire_protocol.params import SamplingParams
 
 #: Earlier occurrences that are asked what comes next.
 WITNESSES = 8

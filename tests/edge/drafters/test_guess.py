@@ -12,7 +12,8 @@ from hypothesis.extra.numpy import arrays
 
 from draftwire_edge.drafters.guess import REACH, SHORTLIST, guess_token, top_probability
 from draftwire_protocol.errors import DrafterError
-from draftwire_protocol.sampling import Float32Array, SamplingParams, choose_token
+from draftwire_protocol.params import SamplingParams
+from draftwire_protocol.sampling import Float32Array, choose_token
 
 
 def _settings() -> Iterator[SamplingParams]:

@@ -15,7 +15,8 @@ from draftwire_edge.drafters.llama import LlamaCppDrafter
 from draftwire_edge.llama_runtime import llama_cpp
 from draftwire_models.errors import UnreadableModelError
 from draftwire_protocol.errors import DrafterError, UserInputError
-from draftwire_protocol.sampling import SamplingParams, choose_token
+from draftwire_protocol.params import SamplingParams
+from draftwire_protocol.sampling import choose_token
 from tiny import TinyConfig, TinyPair, make_tiny_pair, vocabulary
 
 GREEDY = SamplingParams()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from draftwire_edge.drafter import Drafter, Guess
 from draftwire_edge.drafters.ngram import WITNESSES, NgramDrafter
 from draftwire_protocol.errors import UserInputError
-from draftwire_protocol.sampling import SamplingParams
+from draftwire_protocol.params import SamplingParams
 
 GREEDY = SamplingParams()
 
