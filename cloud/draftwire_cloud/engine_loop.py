@@ -22,6 +22,7 @@ from draftwire_protocol.errors import (
     OverloadedError,
     StaleDraftError,
 )
+from draftwire_protocol.grammar import GrammarCompiler, GrammarSpec, GrammarState
 from draftwire_protocol.messages import CloudMessage, EdgeMessage, Open, Opened, ServerTiming, Verdict
 from draftwire_protocol.sampling import Float32Array
 
@@ -75,6 +76,7 @@ class EngineLoop:
         self._vocabulary = vocabulary
         self._limits = limits
         self._clock = clock
+        self._grammars = GrammarCompiler(vocabulary.pieces, vocabulary.special_ids, vocabulary.eos_ids)
         self._leases = Leases(target.slots, limits.lease_s)
         self._scheduler: Scheduler[Slot] = Scheduler()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="target")
@@ -109,7 +111,11 @@ class EngineLoop:
             OverloadedError: no room for one more session.
         """
         session = CloudSession(
-            request, self._vocabulary, self._target.facts.context_length, self._limits.prefill_chunk
+            request,
+            self._vocabulary,
+            self._target.facts.context_length,
+            self._limits.prefill_chunk,
+            await self._compiled(request.grammar),
         )
         await self._supersede(request.session_id)
         if self.num_streams >= self._limits.max_sessions:
@@ -121,6 +127,10 @@ class EngineLoop:
         self._scheduler.add(stream)
         self._wake.set()
         return stream
+
+    async def _compiled(self, spec: GrammarSpec | None) -> GrammarState | None:
+        """A request's constraint, off the event loop: the first one takes most of a second."""
+        return None if spec is None else await asyncio.to_thread(self._grammars.compile, spec)
 
     async def _supersede(self, session_id: str) -> None:
         """Free the session's slot from an older stream, whose edge may have gone without a word."""

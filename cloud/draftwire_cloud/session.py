@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from draftwire_protocol.acceptance import verify_coupled
+from draftwire_cloud.judge import Judge
 from draftwire_protocol.commit import FinishReason, Transcript
 from draftwire_protocol.errors import ContextOverflowError, ProtocolError, StaleDraftError
+from draftwire_protocol.grammar import GrammarState
 from draftwire_protocol.messages import (
     MAX_DRAFT_TOKENS,
     Cancel,
@@ -27,7 +28,7 @@ from draftwire_protocol.messages import (
     Usage,
     Verdict,
 )
-from draftwire_protocol.sampling import Float32Array, choose_token
+from draftwire_protocol.sampling import Float32Array
 
 #: Epochs are 32 bits wide, and a rejected draft starts the next one.
 _MAX_EPOCH = 2**32 - 3
@@ -66,14 +67,21 @@ class CloudSession:
         vocabulary: of the target.
         context_length: of the target, in tokens.
         prefill_chunk: most tokens fed in one step.
+        grammar: compiled from the request's.
 
     Raises:
         ContextOverflowError: the prompt leaves no room for one token.
         ProtocolError: an id out of range, no session id.
+        UserInputError: a parameter that this vocabulary cannot follow.
     """
 
     def __init__(
-        self, request: Open, vocabulary: Vocabulary, context_length: int, prefill_chunk: int = 512
+        self,
+        request: Open,
+        vocabulary: Vocabulary,
+        context_length: int,
+        prefill_chunk: int = 512,
+        grammar: GrammarState | None = None,
     ) -> None:
         _check_ids(request.prompt_ids + request.committed_ids, vocabulary.n_tokens)
         if not request.session_id or not request.prompt_ids:
@@ -89,6 +97,7 @@ class CloudSession:
         self.epoch = 0
         self.usage = Usage(prompt_tokens=len(request.prompt_ids))
         self._vocabulary = vocabulary
+        self._judge = Judge(request, vocabulary.n_tokens, vocabulary.eos_ids, grammar)
         self._prefill_chunk = prefill_chunk
         self._transcript = Transcript(
             vocabulary.pieces,
@@ -131,7 +140,7 @@ class CloudSession:
         """Take in a message; the answer is empty unless it is known at once.
 
         Raises:
-            ProtocolError: a second Open, an id out of range, a block too long.
+            ProtocolError: a second Open, an id out of range, a block too long, proposals that do not fit.
             StaleDraftError: a draft that starts beyond the committed text.
         """
         match message:
@@ -152,6 +161,7 @@ class CloudSession:
             raise ProtocolError(f"a block of {len(draft.ids)} tokens; at most {MAX_DRAFT_TOKENS}")
         if draft.epoch > _MAX_EPOCH:
             raise ProtocolError(f"epoch {draft.epoch}; at most {_MAX_EPOCH}")
+        self._judge.check(draft)
         if self._last_verdict and self._last_verdict[0] == draft:
             return [self._last_verdict[1]]
         if draft.start > len(self.ids) or self._answers_nothing(draft):
@@ -198,13 +208,11 @@ class CloudSession:
         draft = self._draft
         if draft is None:
             raise ProtocolError("a verdict without a draft")
-        # 1. Verify against the target's own tokens.
-        block = draft.ids[: len(rows) - 1]
-        start = len(self.ids)
-        n_tokens, sampling = self._vocabulary.n_tokens, self.request.sampling
-        accepted, token = verify_coupled(
-            block, lambda i: choose_token(rows[i, :n_tokens], sampling, start + i)
-        )
+        # 1. Verify what fits.
+        gamma, start = min(len(draft.ids), len(rows) - 1), len(self.ids)
+        block = draft.ids[:gamma]
+        fitting = replace(draft, ids=block, proposals=draft.proposals[:gamma])
+        accepted, token = self._judge.judge(self.ids, fitting, rows)
         # 2. Cut at the end of the text and commit.
         kept = self._transcript.commit([*block[:accepted], token]).ids
         self.ids.extend(kept)
@@ -213,7 +221,10 @@ class CloudSession:
         self._count(min(len(block), len(kept)) if self.finished else len(block), num_accepted)
         if accepted < len(draft.ids):
             self.epoch = draft.epoch + 1
-        verdict = Verdict(draft.epoch, start, num_accepted, tuple(kept[num_accepted:]), self.mode)
+        verdict = Verdict(
+            draft.epoch, start, num_accepted, tuple(kept[num_accepted:]), self.mode,
+            logprobs=self._judge.logprobs(rows, kept),
+        )  # fmt: skip
         self._last_verdict = (draft, verdict)
         streams = self.mode is Mode.CLOUD and not self.finished
         self._draft = Draft(self.epoch, len(self.ids), ()) if streams else None

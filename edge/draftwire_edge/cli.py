@@ -61,6 +61,36 @@ def generate(  # one parameter an option
     top_k: Annotated[int | None, typer.Option(help="Keep the k likeliest tokens; 0 keeps all.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Keep the smallest set this likely.")] = None,
     min_p: Annotated[float | None, typer.Option(help="Drop what is this much less likely.")] = None,
+    typical_p: Annotated[float | None, typer.Option(help="Keep the ids of typical surprise.")] = None,
+    repetition_penalty: Annotated[
+        float | None, typer.Option(help="Over 1 avoids what prompt or text has already.")
+    ] = None,
+    presence_penalty: Annotated[
+        float | None, typer.Option(help="Subtracted from logits of tokens in the text.")
+    ] = None,
+    frequency_penalty: Annotated[
+        float | None, typer.Option(help="Subtracted for each time they are in it.")
+    ] = None,
+    logit_bias: Annotated[
+        list[str] | None, typer.Option(metavar="ID:BIAS", help="Added to a token's logit; may be repeated.")
+    ] = None,
+    min_tokens: Annotated[int | None, typer.Option(help="No end before this many tokens.")] = None,
+    bad_word: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="Never write this; may be repeated.")
+    ] = None,
+    scheme: Annotated[
+        str | None,
+        typer.Option(metavar="coupled|rejection|block", help="How drafted tokens are accepted."),
+    ] = None,
+    logprobs: Annotated[
+        int | None, typer.Option(metavar="N", help="Log-probabilities, and those of the N likeliest.")
+    ] = None,
+    json_schema: Annotated[
+        str | None, typer.Option(metavar="JSON|FILE", help="Write JSON that follows this schema.")
+    ] = None,
+    regex: Annotated[
+        str | None, typer.Option(metavar="PATTERN", help="Write a text that matches all of this.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Same seed, same text.")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Most tokens to write.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="End before this text; may be repeated.")] = None,
@@ -80,6 +110,8 @@ def generate(  # one parameter an option
 
     - `draftwire generate "Why is the sky blue?" --temperature 0.7 --top-p 0.9 --seed 7`
 
+    - `draftwire generate "Invent a person" --json-schema person.json`
+
     - `git diff | draftwire generate - --system "Write a commit message" --json`
     """
     from draftwire_edge.generate_command import GenerateJob, run_generate  # noqa: PLC0415  # keeps --help quick
@@ -88,11 +120,37 @@ def generate(  # one parameter an option
         settings = load_settings(
             cloud=cloud, pair=pair, draft_model=draft_model, drafter=drafter, gamma=gamma, mode=mode,
             temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed,
+            typical_p=typical_p, repetition_penalty=repetition_penalty, presence_penalty=presence_penalty,
+            frequency_penalty=frequency_penalty, logit_bias=_biases(logit_bias), min_tokens=min_tokens,
+            bad_words=tuple(bad_word) if bad_word else None, scheme=scheme, logprobs=logprobs,
+            json_schema=_schema(json_schema), regex=regex,
             max_tokens=max_tokens, stop=tuple(stop) if stop else None, threads=threads, wait_s=wait,
         )  # fmt: skip
         text = _prompt(prompt)
         check_text("--system", system or "")
         asyncio.run(run_generate(GenerateJob(settings, text, system, raw=raw, as_json=as_json)))
+
+
+def _biases(given: list[str] | None) -> dict[str, str] | None:
+    """ID:BIAS pairs; what is no number is refused later, by name."""
+    if not given:
+        return None
+    pairs = [one.partition(":") for one in given]
+    for whole, (token, colon, bias) in zip(given, pairs, strict=True):
+        if not (token.strip().isdigit() and colon and bias):
+            raise UserInputError("--logit-bias", f"{whole!r} is not ID:BIAS", "Write e.g. 198:-5")
+    return {token: bias for token, _, bias in pairs}
+
+
+def _schema(given: str | None) -> str | None:
+    """A schema as typed, or from the file that is named."""
+    if given is None or given.lstrip()[:1] in {"{", "["} or given.strip() in {"true", "false"}:
+        return given
+    try:
+        return Path(given).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        problem = f"{given} cannot be read ({error})"
+        raise UserInputError("--json-schema", problem, "Give a JSON schema, or a file with one") from error
 
 
 def _prompt(given: str) -> str:

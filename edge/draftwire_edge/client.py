@@ -11,6 +11,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -101,7 +102,20 @@ class EdgeClient:
         if chosen is None:
             chosen = secrets.randbits(63) if settings.temperature else 0
         return GenerationRequest(
-            tuple(self.encode(prompt, raw=raw)), settings.sampling(chosen), settings.max_tokens, settings.stop
+            tuple(self.encode(prompt, raw=raw)),
+            replace(settings.sampling(chosen), bad_words=self._bad_words()),
+            settings.max_tokens,
+            settings.stop,
+            settings.scheme,
+            settings.logprobs,
+            settings.grammar,
+        )
+
+    def _bad_words(self) -> tuple[tuple[int, ...], ...]:
+        """Ids of each bad word as it stands, and after a space, where most words stand."""
+        words = [form for word in self.settings.bad_words for form in (word, " " + word)]
+        return tuple(
+            tuple(self.tokenizer.encode(word, add_special=False, parse_special=False)) for word in words
         )
 
     def generate(

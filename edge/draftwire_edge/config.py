@@ -18,14 +18,23 @@ from pydantic_settings import (
 )
 
 from draftwire_edge.controller import GammaPolicy
-from draftwire_protocol.commit import check_limits
+from draftwire_protocol.commit import check_limits, check_text
 from draftwire_protocol.errors import UserInputError
-from draftwire_protocol.messages import Mode
+from draftwire_protocol.grammar import GrammarSpec
+from draftwire_protocol.messages import MAX_TOP_LOGPROBS, Mode, Scheme
 from draftwire_protocol.params import SamplingParams
 
 ENV_PREFIX = "DRAFTWIRE_"
 #: Where the environment names another file.
 CONFIG_VARIABLE = "DRAFTWIRE_CONFIG"
+#: How variables that are not plain words are written.
+_JSON_EXAMPLES = {
+    "stop": """Write e.g. '["stop here"]'""",
+    "bad_words": """Write e.g. '["very"]'""",
+    "logit_bias": """Write e.g. '{"198": -5}'""",
+}
+#: Options that do not have their setting's name.
+_OPTION_OF = {"bad_words": "--bad-word", "wait_s": "--wait"}
 Origin = Literal["option", "environment", "file", "default"]
 
 
@@ -50,6 +59,17 @@ class EdgeSettings(BaseSettings):
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    typical_p: float = 1.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] = {}  # pydantic copies it
+    min_tokens: int = 0
+    bad_words: tuple[str, ...] = ()
+    scheme: Scheme = Scheme.COUPLED
+    logprobs: int | None = None
+    json_schema: str | None = None
+    regex: str | None = None
     seed: int | None = None
     max_tokens: int = 256
     stop: tuple[str, ...] = ()
@@ -78,6 +98,13 @@ class EdgeSettings(BaseSettings):
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, config_file())
 
     @property
+    def grammar(self) -> GrammarSpec | None:
+        """What the text must match."""
+        if self.json_schema is not None:
+            return GrammarSpec("json_schema", self.json_schema)
+        return None if self.regex is None else GrammarSpec("regex", self.regex)
+
+    @property
     def policy(self) -> GammaPolicy:
         """What was said about gamma and mode."""
         gamma = None if self.gamma == "auto" else self.gamma
@@ -85,8 +112,20 @@ class EdgeSettings(BaseSettings):
         return GammaPolicy(gamma, mode)
 
     def sampling(self, seed: int) -> SamplingParams:
-        """Sampling parameters with this seed."""
-        return SamplingParams(self.temperature, self.top_k, self.top_p, self.min_p, seed)
+        """Sampling parameters with this seed; bad words need a tokenizer and come later."""
+        return SamplingParams(
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            seed=seed,
+            typical_p=self.typical_p,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            logit_bias=tuple(self.logit_bias.items()),
+            min_tokens=self.min_tokens,
+        )
 
 
 def load_settings(**options: Any) -> EdgeSettings:
@@ -100,9 +139,9 @@ def load_settings(**options: Any) -> EdgeSettings:
     try:
         settings = EdgeSettings(**given)
     except SettingsError as error:
-        raise UserInputError(
-            "DRAFTWIRE_STOP", f"it is not a JSON list ({error})", """Write e.g. '["stop here"]'"""
-        ) from error
+        name = str(error).partition('"')[2].partition('"')[0]
+        fix = _JSON_EXAMPLES.get(name, "See `draftwire generate --help`")
+        raise UserInputError(ENV_PREFIX + name.upper(), f"it is not JSON ({error})", fix) from error
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0])
@@ -111,7 +150,26 @@ def load_settings(**options: Any) -> EdgeSettings:
     # Built once here so that a wrong value is refused before anything is loaded.
     _ = settings.policy, settings.sampling(settings.seed or 0)
     check_limits(settings.stop, settings.max_tokens)
+    _check_together(settings)
     return settings
+
+
+def _check_together(settings: EdgeSettings) -> None:
+    """Refuse what makes no sense together, or beyond what the wire carries."""
+    if settings.json_schema is not None and settings.regex is not None:
+        raise UserInputError("--regex", "there is a --json-schema already", "Give one of them")
+    if (grammar := settings.grammar) is not None:
+        grammar.check()
+    if settings.min_tokens > settings.max_tokens:
+        problem = f"{settings.min_tokens} is more than --max-tokens {settings.max_tokens}"
+        raise UserInputError("--min-tokens", problem, "Ask for fewer, or allow more")
+    if settings.logprobs is not None and not 0 <= settings.logprobs <= MAX_TOP_LOGPROBS:
+        problem = f"{settings.logprobs} is not in [0, {MAX_TOP_LOGPROBS}]"
+        raise UserInputError("--logprobs", problem, "Use 0 for the written token's alone")
+    if any(not word for word in settings.bad_words):
+        raise UserInputError("--bad-word", "it is empty", "Leave it out, or give the text to avoid")
+    for word in settings.bad_words:
+        check_text("--bad-word", word)
 
 
 def origin_of(name: str, given: dict[str, Any] | None = None) -> Origin:
@@ -144,4 +202,4 @@ def _name_of(name: str, origin: Origin) -> str:
         return ENV_PREFIX + name.upper()
     if origin == "file":
         return f"{name} in {config_file()}"
-    return "--" + name.replace("_", "-")
+    return _OPTION_OF.get(name, "--" + name.replace("_", "-"))

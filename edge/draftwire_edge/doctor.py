@@ -17,6 +17,7 @@ from draftwire_edge.client import draft_model_path
 from draftwire_edge.config import EdgeSettings
 from draftwire_edge.drafters.llama import LlamaCppDrafter
 from draftwire_edge.handshake import check_vocabulary, fetch_card
+from draftwire_edge.proposer import Proposer
 from draftwire_models.errors import ModelError
 from draftwire_protocol.errors import DraftwireError
 from draftwire_protocol.fingerprint import template_hash
@@ -77,9 +78,10 @@ class _Patient:
             draft_model_path(self._settings), context_length=512, threads=self._settings.threads
         )
         context = self._drafter.tokenizer.encode("The quick brown fox", add_special=True, parse_special=False)
-        self._drafter.draft(context, SamplingParams(), 2, lambda _: True)
+        proposer = Proposer(SamplingParams())
+        self._drafter.draft(context, proposer, 2, lambda _: True)
         started = time.perf_counter()
-        guesses = self._drafter.draft(context, SamplingParams(), _DRAFTED, lambda _: True)
+        guesses = self._drafter.draft(context, proposer, _DRAFTED, lambda _: True)
         each_ms = 1e3 * (time.perf_counter() - started) / max(1, len(guesses))
         if each_ms > _SLOW_DRAFT_MS:
             raise DraftwireError(

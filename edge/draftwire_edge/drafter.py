@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from draftwire_protocol.params import SamplingParams
+from draftwire_protocol.proposal import Proposal
+
+if TYPE_CHECKING:
+    from draftwire_edge.proposer import Proposer
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +19,8 @@ class Guess:
     token: int
     #: The drafter's probability of its likeliest token here, before noise; 0 .. 1.
     top_probability: float
+    #: What it was drawn from; None where guesses are accepted by equality.
+    proposal: Proposal | None = None
 
 
 #: Asked after each guess with the block so far: is one more worth drafting?
@@ -44,14 +49,13 @@ class Drafter(Protocol):
         """Take in a context before it is needed; reuses what is already there."""
 
     def draft(
-        self, context: Sequence[int], sampling: SamplingParams, limit: int, want_more: WantMore
+        self, context: Sequence[int], proposer: Proposer, limit: int, want_more: WantMore
     ) -> list[Guess]:
         """Guess up to ``limit`` tokens after ``context``.
 
         Args:
             context: prompt and committed output, ``[n]``, n >= 1.
-            sampling: the same parameters as the target's; with temperature > 0 the guess is the
-                coupled choice for its absolute position (len(context) for the first).
+            proposer: turns the model's logits into guesses.
             limit: most guesses, >= 1.
             want_more: asked after each guess but the last; False ends the block.
 

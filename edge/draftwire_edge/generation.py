@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from draftwire_protocol.commit import FinishReason
-from draftwire_protocol.messages import Usage
+from draftwire_protocol.grammar import GrammarSpec
+from draftwire_protocol.messages import Scheme, TokenLogprobs, Usage
 from draftwire_protocol.params import SamplingParams
 
 #: Where a committed token came from: kept from a draft, the target's own after a draft (recovered
@@ -23,6 +24,12 @@ class GenerationRequest:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     max_tokens: int = 256
     stop: tuple[str, ...] = ()
+    #: How guesses are accepted.
+    scheme: Scheme = Scheme.COUPLED
+    #: Likeliest ids whose log-probabilities are wanted with each token's own; None for none at all.
+    top_logprobs: int | None = None
+    #: What the text must match; None for anything.
+    grammar: GrammarSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +39,8 @@ class TokenEvent:
     token_id: int
     text: str
     source: Source
+    #: Only when asked for.
+    logprobs: TokenLogprobs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +95,8 @@ class GenerationResult:
     finish_reason: FinishReason
     usage: Usage
     timings: Timings
+    #: One a token; empty unless asked for.
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from draftwire_edge.generation import GenerationResult
+from draftwire_protocol.messages import TokenLogprobs
 
 
 def as_json(result: GenerationResult, *, model: str, seed: int) -> dict[str, Any]:
@@ -17,12 +18,18 @@ def as_json(result: GenerationResult, *, model: str, seed: int) -> dict[str, Any
         "text": result.text,
         "token_ids": list(result.token_ids),
         "sources": list(result.sources),
+        **({"logprobs": [_logprobs(one) for one in result.logprobs]} if result.logprobs else {}),
         "finish_reason": result.finish_reason.value,
         "model": model,
         "seed": seed,
         "usage": asdict(result.usage),
         "timings": timings,
     }
+
+
+def _logprobs(one: TokenLogprobs) -> dict[str, Any]:
+    top = [{"token_id": token, "logprob": value} for token, value in one.top]
+    return {"logprob": one.logprob, "top": top}
 
 
 def one_line(result: GenerationResult) -> str:

@@ -12,10 +12,12 @@ from draftwire_edge.generation import (
     Source,
     TokenEvent,
 )
+from draftwire_edge.proposer import Proposer
 from draftwire_edge.recorder import Recorder
 from draftwire_protocol.commit import FinishReason, Transcript
 from draftwire_protocol.errors import ProtocolError
-from draftwire_protocol.messages import Mode, Verdict
+from draftwire_protocol.messages import Mode, TokenLogprobs, Verdict
+from draftwire_protocol.proposal import Proposal
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,11 @@ class Block:
         """Drafted ids, ``[gamma]``."""
         return tuple(guess.token for guess in self.guesses)
 
+    @property
+    def proposals(self) -> tuple[Proposal, ...]:
+        """What the ids were drawn from; empty where they are accepted by equality."""
+        return tuple(guess.proposal for guess in self.guesses if guess.proposal is not None)
+
 
 @dataclass(slots=True)
 class Run:
@@ -37,6 +44,7 @@ class Run:
 
     request: GenerationRequest
     transcript: Transcript
+    proposer: Proposer
     recorder: Recorder
     #: The mode the edge asked for last.
     asked_mode: Mode = Mode.LOCKSTEP
@@ -51,6 +59,7 @@ class Run:
     ended: FinishReason | None = None
     sources: list[Source] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
     #: Waiting to be shown.
     notices: list[NoticeEvent] = field(default_factory=list)
 
@@ -84,15 +93,20 @@ class Run:
         commit = self.transcript.commit(ids)
         if len(commit.ids) != len(ids):
             raise ProtocolError("the two ends disagree on where the text ends; do they run the same version?")
+        wanted = 0 if self.request.top_logprobs is None else len(ids)
+        if len(verdict.logprobs) != wanted:
+            raise ProtocolError(f"{len(verdict.logprobs)} log-probabilities came, {wanted} were expected")
         own: Source = "fill" if self.filling else "target"
         drafted: list[Source] = ["draft"] * verdict.num_accepted
         sources = drafted + [own] * len(verdict.ids)
         self.sources.extend(sources)
         self.texts.extend(commit.texts)
+        self.logprobs.extend(verdict.logprobs)
         self.recorder.tokens(len(ids), now)
         if verdict.num_accepted < len(block.guesses):
             self.epoch += 1
-        return [TokenEvent(*row) for row in zip(commit.ids, commit.texts, sources, strict=True)]
+        logprobs = verdict.logprobs or [None] * len(ids)
+        return [TokenEvent(*row) for row in zip(commit.ids, commit.texts, sources, logprobs, strict=True)]
 
     @property
     def finish_reason(self) -> FinishReason | None:
@@ -108,4 +122,5 @@ class Run:
             finish_reason=self.finish_reason or FinishReason.CANCELLED,
             usage=self.recorder.usage(len(self.request.prompt_ids)),
             timings=self.recorder.timings(),
+            logprobs=tuple(self.logprobs),
         )

@@ -14,11 +14,13 @@ from draftwire_edge.channel import CloudChannel, DecodeStream
 from draftwire_edge.controller import Controller, Plan, Round
 from draftwire_edge.drafter import Drafter
 from draftwire_edge.generation import DoneEvent, Event, GenerationRequest, NoticeEvent
+from draftwire_edge.proposer import Proposer
 from draftwire_edge.recorder import Recorder
 from draftwire_edge.retry import Backoff, RetryPolicy
 from draftwire_edge.run import Block, Run
 from draftwire_protocol.commit import Transcript
 from draftwire_protocol.errors import CloudUnavailableError, OverloadedError, UserInputError
+from draftwire_protocol.grammar import GrammarCompiler
 from draftwire_protocol.messages import Draft, Finished, Mode, ModelCard, Open, Opened, SetMode, Verdict
 
 P = ParamSpec("P")
@@ -55,6 +57,7 @@ class EdgeSession:
         self._controller = controller
         self._retry = retry or RetryPolicy()
         self._clock = clock
+        self._grammars = GrammarCompiler(pieces, card.special_ids, card.eos_ids)
         self._session_id = uuid4().hex
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="drafter")
         self._told_drafting_off = False
@@ -79,7 +82,7 @@ class EdgeSession:
             CloudUnavailableError: the connection broke and did not come back within the deadline.
             DraftwireError: whatever else the cloud refuses, by its status.
         """
-        run = self._begin(request)
+        run = await self._begin(request)
         backoff = Backoff(self._retry)
         # 1. Stream until the text is finished; a broken connection is resumed where it stopped.
         while run.finish_reason is None:
@@ -100,7 +103,7 @@ class EdgeSession:
         # 2. Close with everything known about it.
         yield DoneEvent(run.result())
 
-    def _begin(self, request: GenerationRequest) -> Run:
+    async def _begin(self, request: GenerationRequest) -> Run:
         room = self._card.context_length - len(request.prompt_ids)
         if room < 1:
             raise UserInputError(
@@ -111,7 +114,12 @@ class EdgeSession:
         limit = min(request.max_tokens, room)
         card = self._card
         transcript = Transcript(self._pieces, card.special_ids, card.eos_ids, request.stop, limit)
-        return Run(request, transcript, Recorder(self._clock()))
+        grammar = None
+        if request.grammar is not None:
+            # The first one takes most of a second.
+            grammar = await asyncio.to_thread(self._grammars.compile, request.grammar)
+        proposer = Proposer(request.sampling, request.scheme, len(request.prompt_ids), card.eos_ids, grammar)
+        return Run(request, transcript, proposer, Recorder(self._clock()))
 
     async def _stream(self, run: Run) -> AsyncIterator[Event]:
         """One Decode stream, from Open to Finished."""
@@ -158,6 +166,9 @@ class EdgeSession:
                 max_tokens=len(run.transcript.ids) + run.transcript.room,
                 stop=run.request.stop,
                 mode=mode,
+                scheme=run.request.scheme,
+                top_logprobs=run.request.top_logprobs,
+                grammar=run.request.grammar,
                 model_id=self._card.model_id,
             )
         )
@@ -223,7 +234,7 @@ class EdgeSession:
         block = await self._draft(run, plan)
         # 3. Send.
         started, bytes_before = self._clock(), stream.bytes_up
-        await stream.send(Draft(run.epoch, run.length, block.ids))
+        await stream.send(Draft(run.epoch, run.length, block.ids, block.proposals))
         if block.guesses:
             run.recorder.sent_draft(stream.bytes_up - bytes_before)
         run.recorder.edge_work(self._clock() - started)
@@ -247,7 +258,7 @@ class EdgeSession:
                 run.drafter_behind = False
             started, model_before = self._clock(), drafter.model_seconds
             guesses = await self._on_drafter_thread(
-                drafter.draft, run.ids, run.request.sampling, limit, self._controller.want_more
+                drafter.draft, run.ids, run.proposer, limit, self._controller.want_more
             )
         except Exception as error:  # noqa: BLE001  # whatever breaks the drafter must not break the text
             await self._give_up_drafting(run, error)

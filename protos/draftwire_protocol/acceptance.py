@@ -7,13 +7,25 @@ recovered token   the target's token at the first position where the draft was w
 bonus token       the target's token after a block that was accepted whole
 verdict           the number accepted, then one recovered or bonus token
 
-p is the target's distribution, q the draft model's.
+p is the target's distribution, q the draft model's, both after all sampling parameters. In the
+rejection schemes q is sparse and p a dense float64 row; Leviathan et al. 2023 (arXiv 2211.17192), Chen
+et al. 2023 (2302.01318), block verification Sun et al. 2025 (2403.10444).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
+
+import numpy as np
+
+from draftwire_protocol.noise import Float64Array, Purpose
+from draftwire_protocol.proposal import Proposal
+
+#: p(. | i drafted tokens), float64 ``[n_tokens]``, by offset i.
+TargetRow = Callable[[int], Float64Array]
+#: A uniform in (0, 1) by offset and purpose.
+Uniform = Callable[[int, Purpose], float]
 
 
 class Accepted(NamedTuple):
@@ -40,6 +52,117 @@ def verify_coupled(draft: Sequence[int], target_token: Callable[[int], int]) -> 
         if token != drafted:
             return Accepted(offset, token)
     return Accepted(len(draft), target_token(len(draft)))
+
+
+def accept_probability(p: float, q: float) -> float:
+    """min(1, p/q) (Leviathan 2023, 2.3)."""
+    return min(1.0, p / q)
+
+
+def residual(p: Float64Array, q: Proposal, scale: float = 1.0) -> Float64Array:
+    """max(0, scale p - q), not normalised.
+
+    Args:
+        p: ``[n_tokens]``.
+        q: what the rejected token was drawn from.
+        scale: w of block verification; 1 in plain rejection.
+    """
+    rest = scale * p
+    ids = np.array(q.ids, np.int64)
+    rest[ids] = np.maximum(0.0, rest[ids] - np.array(q.weights) / q.total)
+    return rest
+
+
+def draw(weights: Float64Array, uniform: float) -> int:
+    """The id at quantile ``uniform`` of weights that need not sum to 1.
+
+    Args:
+        weights: ``[n_tokens]``, non-negative, not all zero.
+        uniform: in (0, 1).
+    """
+    reached = np.cumsum(weights)
+    # From the left, so that an id without weight is never met.
+    return int(np.searchsorted(reached, uniform * reached[-1], side="left"))
+
+
+def _redraw(p: Float64Array, q: Proposal, scale: float, uniform: float) -> int:
+    rest = residual(p, q, scale)
+    # Empty only by rounding, where p = q and nothing is ever rejected.
+    return draw(rest if rest.any() else p, uniform)
+
+
+def verify_rejection(
+    draft: Sequence[int], proposals: Sequence[Proposal], target_row: TargetRow, uniform: Uniform
+) -> Accepted:
+    """Accept each token with min(1, p/q); redraw the first rejected one from the residual.
+
+    Args:
+        draft: drafted ids, ``[gamma]``.
+        proposals: what each was drawn from, ``[gamma]``.
+        target_row: called for offsets 0 .. num_accepted only.
+        uniform: draws, independent of those that drew the draft.
+    """
+    for offset, (token, q) in enumerate(zip(draft, proposals, strict=True)):
+        p = target_row(offset)
+        chance = accept_probability(float(p[token]), q.probability(token))
+        if uniform(offset, Purpose.ACCEPT) >= chance:
+            return Accepted(offset, _redraw(p, q, 1.0, uniform(offset, Purpose.TARGET)))
+    return Accepted(len(draft), draw(target_row(len(draft)), uniform(len(draft), Purpose.TARGET)))
+
+
+class BlockChances(NamedTuple):
+    """Per offset 0 .. gamma of a block."""
+
+    #: w: probability that at least this many tokens are kept, given the draft.
+    kept: list[float]
+    #: h: probability of keeping exactly this many, given that no more are; h[0] = 1.
+    ends: list[float]
+
+
+def block_chances(draft: Sequence[int], proposals: Sequence[Proposal], target_row: TargetRow) -> BlockChances:
+    """w and h of block verification (Sun 2025, algorithm 2).
+
+    w_0 = 1, w_i = min(1, w_(i-1) p(x_i)/q(x_i)); S_i = sum_x max(0, w_i p(x) - q(x)) of the next place;
+    h_i = S_i / (S_i + 1 - w_i), and h_gamma = w_gamma.
+
+    Args:
+        draft: ``[gamma]``.
+        proposals: ``[gamma]``.
+        target_row: asked up to twice for an offset up to gamma - 1, or to the first impossible token.
+    """
+    gamma = len(draft)
+    kept, ends = [1.0] + [0.0] * gamma, [1.0] + [0.0] * gamma
+    for place, (token, q) in enumerate(zip(draft, proposals, strict=True), start=1):
+        w = min(1.0, kept[place - 1] * float(target_row(place - 1)[token]) / q.probability(token))
+        if w == 0.0:
+            break
+        kept[place] = w
+        if place == gamma:
+            ends[place] = w
+        else:
+            mass = float(residual(target_row(place), proposals[place], w).sum())
+            ends[place] = mass / (mass + 1.0 - w) if mass + 1.0 > w else 1.0
+    return BlockChances(kept, ends)
+
+
+def verify_block(
+    draft: Sequence[int], proposals: Sequence[Proposal], target_row: TargetRow, uniform: Uniform
+) -> Accepted:
+    """Judge the block as a whole: keep the longest prefix whose draw falls under h (Sun 2025, algorithm 2).
+
+    Args:
+        draft: drafted ids, ``[gamma]``.
+        proposals: what each was drawn from, ``[gamma]``.
+        target_row: asked up to three times for an offset, for the last one only if all is kept.
+        uniform: draws, independent of those that drew the draft; one for each place, kept or not.
+    """
+    chances = block_chances(draft, proposals, target_row)
+    places = range(1, len(draft) + 1)
+    accepted = max((i for i in places if uniform(i - 1, Purpose.ACCEPT) < chances.ends[i]), default=0)
+    p, redrawn_with = target_row(accepted), uniform(accepted, Purpose.TARGET)
+    if accepted == len(draft):
+        return Accepted(accepted, draw(p, redrawn_with))
+    return Accepted(accepted, _redraw(p, proposals[accepted], chances.kept[accepted], redrawn_with))
 
 
 def expected_tokens(alpha: float, gamma: int) -> float:

@@ -14,6 +14,7 @@ from draftwire_protocol._pb import speculation_pb2 as pb
 from draftwire_protocol.commit import FinishReason
 from draftwire_protocol.errors import ProtocolError
 from draftwire_protocol.fingerprint import CHUNK
+from draftwire_protocol.grammar import GrammarSpec
 from draftwire_protocol.messages import (
     Cancel,
     CloudMessage,
@@ -27,13 +28,19 @@ from draftwire_protocol.messages import (
     Scheme,
     ServerTiming,
     SetMode,
+    TokenLogprobs,
     Usage,
     Verdict,
 )
 from draftwire_protocol.params import SamplingParams
+from draftwire_protocol.proposal import Proposal
 
 _MODE = {Mode.LOCKSTEP: pb.MODE_LOCKSTEP, Mode.CLOUD: pb.MODE_CLOUD}
-_SCHEME = {Scheme.COUPLED: pb.SCHEME_COUPLED}
+_SCHEME = {
+    Scheme.COUPLED: pb.SCHEME_COUPLED,
+    Scheme.REJECTION: pb.SCHEME_REJECTION,
+    Scheme.BLOCK: pb.SCHEME_BLOCK,
+}
 _REASON = {
     FinishReason.STOP: pb.FINISH_REASON_STOP,
     FinishReason.LENGTH: pb.FINISH_REASON_LENGTH,
@@ -55,8 +62,7 @@ def encode_edge(message: EdgeMessage) -> pb.DecodeRequest:
     """Any message the edge sends on a Decode stream."""
     match message:
         case Draft():
-            draft = pb.Draft(epoch=message.epoch, start=message.start, ids=message.ids)
-            return pb.DecodeRequest(draft=draft)
+            return pb.DecodeRequest(draft=_encode_draft(message))
         case Open():
             return pb.DecodeRequest(open=_encode_open(message))
         case SetMode():
@@ -73,7 +79,7 @@ def decode_edge(request: pb.DecodeRequest) -> EdgeMessage:
     """
     match request.WhichOneof("message"):
         case "draft":
-            return Draft(request.draft.epoch, request.draft.start, tuple(request.draft.ids))
+            return _decode_draft(request.draft)
         case "open":
             return _decode_open(request.open)
         case "set_mode":
@@ -84,39 +90,93 @@ def decode_edge(request: pb.DecodeRequest) -> EdgeMessage:
             raise ProtocolError("a request without a message; do both ends run the same version?")
 
 
+def _encode_draft(message: Draft) -> pb.Draft:
+    proposals = [pb.Proposal(ids=one.ids, weights=one.weights) for one in message.proposals]
+    return pb.Draft(epoch=message.epoch, start=message.start, ids=message.ids, proposals=proposals)
+
+
+def _decode_draft(wire: pb.Draft) -> Draft:
+    proposals = tuple(Proposal(tuple(one.ids), tuple(one.weights)) for one in wire.proposals)
+    return Draft(wire.epoch, wire.start, tuple(wire.ids), proposals)
+
+
 def _encode_open(message: Open) -> pb.Open:
-    params = message.sampling
     return pb.Open(
         session_id=message.session_id,
         prompt_ids=message.prompt_ids,
         committed_ids=message.committed_ids,
-        sampling=pb.Sampling(
-            temperature=params.temperature,
-            top_k=params.top_k,
-            top_p=params.top_p,
-            min_p=params.min_p,
-            seed=params.seed,
-        ),
+        sampling=_encode_sampling(message.sampling),
         max_tokens=message.max_tokens,
         stop=message.stop,
         mode=_MODE[message.mode],
         scheme=_SCHEME[message.scheme],
         model_id=message.model_id,
+        top_logprobs=message.top_logprobs,
+        grammar=_encode_grammar(message.grammar),
+    )
+
+
+def _encode_sampling(params: SamplingParams) -> pb.Sampling:
+    return pb.Sampling(
+        temperature=params.temperature,
+        top_k=params.top_k,
+        top_p=params.top_p,
+        min_p=params.min_p,
+        seed=params.seed,
+        typical_p=params.typical_p,
+        repetition_penalty=params.repetition_penalty,
+        presence_penalty=params.presence_penalty,
+        frequency_penalty=params.frequency_penalty,
+        logit_bias=[pb.LogitBias(id=token, bias=bias) for token, bias in params.logit_bias],
+        min_tokens=params.min_tokens,
+        bad_words=[pb.BadWord(ids=word) for word in params.bad_words],
     )
 
 
 def _decode_open(message: pb.Open) -> Open:
-    wire = message.sampling
     return Open(
         session_id=message.session_id,
         prompt_ids=tuple(message.prompt_ids),
         committed_ids=tuple(message.committed_ids),
-        sampling=SamplingParams(wire.temperature, wire.top_k, wire.top_p, wire.min_p, wire.seed),
+        sampling=_decode_sampling(message.sampling),
         max_tokens=message.max_tokens,
         stop=tuple(message.stop),
         mode=_known(_MODE, message.mode, "mode"),
         scheme=_known(_SCHEME, message.scheme, "scheme"),
         model_id=message.model_id,
+        top_logprobs=message.top_logprobs if message.HasField("top_logprobs") else None,
+        grammar=_decode_grammar(message.grammar),
+    )
+
+
+def _encode_grammar(spec: GrammarSpec | None) -> pb.Grammar | None:
+    return None if spec is None else pb.Grammar(**{spec.kind: spec.text})
+
+
+def _decode_grammar(wire: pb.Grammar) -> GrammarSpec | None:
+    match wire.WhichOneof("kind"):
+        case "json_schema":
+            return GrammarSpec("json_schema", wire.json_schema)
+        case "regex":
+            return GrammarSpec("regex", wire.regex)
+        case _:
+            return None
+
+
+def _decode_sampling(wire: pb.Sampling) -> SamplingParams:
+    return SamplingParams(
+        temperature=wire.temperature,
+        top_k=wire.top_k,
+        top_p=wire.top_p,
+        min_p=wire.min_p,
+        seed=wire.seed,
+        typical_p=wire.typical_p,
+        repetition_penalty=wire.repetition_penalty,
+        presence_penalty=wire.presence_penalty,
+        frequency_penalty=wire.frequency_penalty,
+        logit_bias=tuple((one.id, one.bias) for one in wire.logit_bias),
+        min_tokens=wire.min_tokens,
+        bad_words=tuple(tuple(one.ids) for one in wire.bad_words),
     )
 
 
@@ -177,6 +237,14 @@ def _encode_verdict(message: Verdict) -> pb.Verdict:
             other_us=timing.other_us,
             batch_size=timing.batch_size,
         ),
+        logprobs=[
+            pb.TokenLogprobs(
+                logprob=one.logprob,
+                top_ids=[token for token, _ in one.top],
+                top_logprobs=[value for _, value in one.top],
+            )
+            for one in message.logprobs
+        ],
     )
 
 
@@ -189,6 +257,10 @@ def _decode_verdict(wire: pb.Verdict) -> Verdict:
         ids=tuple(wire.ids),
         mode=_known(_MODE, wire.mode, "mode"),
         timing=ServerTiming(timing.queue_us, timing.forward_us, timing.other_us, timing.batch_size),
+        logprobs=tuple(
+            TokenLogprobs(one.logprob, tuple(zip(one.top_ids, one.top_logprobs, strict=False)))
+            for one in wire.logprobs
+        ),
     )
 
 

@@ -8,6 +8,7 @@ DraftwireError
 ├── ContextOverflowError              prompt and output do not fit the context            OUT_OF_RANGE
 ├── OverloadedError                   no room for one more session                        RESOURCE_EXHAUSTED
 ├── CloudUnavailableError             no connection, or it broke                          UNAVAILABLE
+├── BrokenLogitsError                 a model's logits are not numbers                    INTERNAL
 └── DrafterError                      the draft model cannot be loaded or failed
 """
 
@@ -72,6 +73,10 @@ class CloudUnavailableError(DraftwireError):
     """The cloud cannot be reached, or the connection broke."""
 
     status = "UNAVAILABLE"
+
+
+class BrokenLogitsError(DraftwireError):
+    """A model's logits are not numbers, or leave nothing to choose from."""
 
 
 class DrafterError(DraftwireError):

@@ -10,10 +10,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from draftwire_protocol.commit import FinishReason
+from draftwire_protocol.grammar import GrammarSpec
 from draftwire_protocol.params import SamplingParams
+from draftwire_protocol.proposal import Proposal
 
 #: Most drafted tokens in one Draft.
 MAX_DRAFT_TOKENS = 64
+#: Most likeliest ids whose log-probabilities come with a token.
+MAX_TOP_LOGPROBS = 20
 #: Largest message either side accepts, in bytes; a prompt of a million ids fits.
 MAX_MESSAGE_BYTES = 8 * 1024 * 1024
 SERVICE_NAME = "draftwire.v1.SpeculationService"
@@ -30,6 +34,8 @@ class Scheme(Enum):
     """How a drafted token is accepted."""
 
     COUPLED = "coupled"
+    REJECTION = "rejection"
+    BLOCK = "block"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +62,7 @@ class ModelCard:
     #: Identifies the weights and how they are computed with.
     model_id: bytes = b""
     max_draft_tokens: int = MAX_DRAFT_TOKENS
-    schemes: tuple[Scheme, ...] = (Scheme.COUPLED,)
+    schemes: tuple[Scheme, ...] = tuple(Scheme)
     modes: tuple[Mode, ...] = (Mode.LOCKSTEP, Mode.CLOUD)
     #: Only when asked for.
     chat_template: str | None = None
@@ -77,6 +83,10 @@ class Open:
     scheme: Scheme = Scheme.COUPLED
     #: The card's, so that another model cannot continue the text; empty skips the check.
     model_id: bytes = b""
+    #: Likeliest ids whose log-probabilities are wanted with each token's own; None for no log-probabilities.
+    top_logprobs: int | None = None
+    #: What the output must match; None for anything.
+    grammar: GrammarSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +96,8 @@ class Draft:
     epoch: int
     start: int
     ids: tuple[int, ...]
+    #: What each id was drawn from; empty unless drafts are accepted by probability.
+    proposals: tuple[Proposal, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +136,16 @@ class ServerTiming:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """The target's log-probabilities at one position, before any sampling parameter acts."""
+
+    #: Of the committed token.
+    logprob: float
+    #: (id, log-probability) of the likeliest ids, falling.
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """The target's judgement of a block, or its own tokens."""
 
@@ -134,6 +156,8 @@ class Verdict:
     ids: tuple[int, ...]
     mode: Mode
     timing: ServerTiming = field(default_factory=ServerTiming)
+    #: One for each committed token, accepted ones first; empty unless asked for.
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

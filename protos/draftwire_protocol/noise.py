@@ -11,11 +11,13 @@ pseudorandom number generators"). With G = 0x9E3779B97F4A7C15 and everything mod
     u   = m * 2^-53
     noise = -ln(-ln u)               a standard Gumbel variable
 
-Changing any of it changes every seeded text: it is part of the protocol.
+The rejection schemes draw plain uniforms instead, from ids that no vocabulary has. Changing any of
+it changes every seeded text: it is part of the protocol.
 """
 
 from __future__ import annotations
 
+from enum import IntEnum
 from functools import lru_cache
 from typing import Any, Protocol, Self, TypeVar, cast
 
@@ -30,6 +32,9 @@ _SHIFTS = (30, 27, 31)
 _WORD = (1 << 64) - 1
 #: Largest noise there is: m <= 2^53 - 1, so -ln(-ln u) < 36.8.
 MAX_NOISE = 36.8
+
+#: First of the ids that draws hash; every token id is below it.
+_DRAWS = 1 << 40
 
 Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
@@ -136,3 +141,27 @@ def gumbel_noise(key: int, tokens: Int64Array) -> Float64Array:
     """-ln(-ln u) of some tokens at one position, float64 ``[n]``."""
     uniforms = numerators(token_hashes(key, tokens)).astype(np.float64) * 2.0**-53
     return cast("Float64Array", -np.log(-np.log(uniforms)))
+
+
+class Purpose(IntEnum):
+    """What a uniform is drawn for; draws for different purposes are independent."""
+
+    DRAFT = 0
+    ACCEPT = 1
+    TARGET = 2
+
+
+def uniform(seed: int, start: int, offset: int, purpose: Purpose) -> float:
+    """A uniform in (0, 1) for one place of one block.
+
+    Keyed by where the block starts, not by the place alone: block verification looks at draws for
+    places that it then gives up, so the next block must not meet them again.
+
+    Args:
+        seed: 0 <= seed < 2^64.
+        start: absolute position of the block's first token.
+        offset: place in the block.
+        purpose: of the draw.
+    """
+    word = token_hash(position_key(seed, start), _DRAWS + 4 * offset + purpose)
+    return (2 * (word >> 12) + 1) * 2.0**-53

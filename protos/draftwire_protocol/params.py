@@ -1,5 +1,7 @@
-"""What a user may say about sampling: names, ranges and meaning as in transformers, or as in vLLM where
-transformers has no such option (presence and frequency penalty).
+"""What a user may say about sampling.
+
+Names, ranges and meaning are those of transformers; of vLLM for presence and frequency penalty, which
+transformers does not have.
 """
 
 from __future__ import annotations
@@ -12,8 +14,10 @@ from draftwire_protocol.errors import UserInputError
 MAX_SEED = (1 << 64) - 1
 #: Most that the wire's uint32 can hold; no vocabulary comes near it.
 MAX_UINT32 = (1 << 32) - 1
-#: Smaller ones write the greedy text anyhow, until logit / temperature leaves float32 and they fail.
+#: Smaller ones write the greedy text but for near ties, until logit / temperature leaves float32.
 MIN_TEMPERATURE = 1e-6
+#: Larger ones are as good as drawing any id at random.
+MAX_TEMPERATURE = 1e6
 #: As in other engines; beyond it a token is as good as banned or forced.
 MAX_PENALTY = 2.0
 MAX_BIAS = 100.0
@@ -63,6 +67,9 @@ class SamplingParams:
             raise UserInputError(
                 "--temperature", f"{self.temperature} is not >= 0", "Use 0 for greedy, e.g. 0.7"
             )
+        if self.temperature > MAX_TEMPERATURE:
+            problem, fix = f"{self.temperature} is too large", f"Use at most {MAX_TEMPERATURE:.0f}, e.g. 0.7"
+            raise UserInputError("--temperature", problem, fix)
         if 0.0 < self.temperature < MIN_TEMPERATURE:
             raise UserInputError(
                 "--temperature",

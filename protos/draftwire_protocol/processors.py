@@ -14,6 +14,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from draftwire_protocol.errors import UserInputError
+from draftwire_protocol.grammar import GrammarState
 from draftwire_protocol.noise import Int64Array
 from draftwire_protocol.params import SamplingParams
 from draftwire_protocol.prefix import common_prefix
@@ -29,9 +30,16 @@ class LogitsProcessors:
         params: sampling parameters.
         num_prompt: how many of the ids are the prompt, which presence and frequency do not count.
         eos_ids: ids that end a generation.
+        grammar: at its start; it follows the output from here on.
     """
 
-    def __init__(self, params: SamplingParams, num_prompt: int, eos_ids: Collection[int]) -> None:
+    def __init__(
+        self,
+        params: SamplingParams,
+        num_prompt: int,
+        eos_ids: Collection[int],
+        grammar: GrammarState | None = None,
+    ) -> None:
         self._params = params
         self._num_prompt = num_prompt
         self._eos_ids = np.array(sorted(eos_ids), np.int64)
@@ -39,6 +47,7 @@ class LogitsProcessors:
         self._bad_words = [word for word in params.bad_words if word not in {(one,) for one in eos_ids}]
         self._bias_ids = np.array([token for token, _ in params.logit_bias], np.int64)
         self._biases = np.array([bias for _, bias in params.logit_bias], np.float32)
+        self._grammar = grammar
         self._ids: list[int] = []
         self._in_text: Counter[int] = Counter()
         self._in_output: Counter[int] = Counter()
@@ -49,10 +58,15 @@ class LogitsProcessors:
             or params.frequency_penalty
             or self._bad_words
             or params.min_tokens
+            or grammar
         )
 
     def move_to(self, ids: Sequence[int]) -> None:
-        """Assume these ids, prompt included, before the next row; costs what differs from the last call."""
+        """Assume these ids, prompt included, before the next row; costs what differs from the last call.
+
+        Raises:
+            UserInputError: the grammar does not allow them.
+        """
         if not self.active:
             return
         keep = common_prefix(self._ids, ids)
@@ -66,6 +80,9 @@ class LogitsProcessors:
         if not self.active:
             return
         if len(self._ids) >= self._num_prompt:
+            if self._grammar and not self._grammar.advance(token):
+                problem = f"the constraint does not allow token {token} here"
+                raise UserInputError(self._grammar.option, problem, "Do both ends run the same version?")
             self._in_output[token] += 1
         self._in_text[token] += 1
         self._ids.append(token)
@@ -75,6 +92,8 @@ class LogitsProcessors:
         counters = [self._in_text]
         if len(self._ids) >= self._num_prompt:
             counters.append(self._in_output)
+            if self._grammar:
+                self._grammar.rollback(1)
         for counter in counters:
             counter[token] -= 1
             if not counter[token]:
@@ -99,9 +118,13 @@ class LogitsProcessors:
         self._penalise_repetition(row)
         self._penalise_output(row)
         self._ban(row)
+        if self._grammar:
+            self._grammar.mask_logits(row)
         if not row.max() > _BANNED:
             raise UserInputError(
-                "--bad-word, --min-tokens", "together they leave no token to write", "Ask for less"
+                "--bad-word, --min-tokens, --json-schema, --regex",
+                "together they leave no token to write",
+                "Ask for less",
             )
         return row
 

@@ -14,10 +14,10 @@ from draftwire_edge.controller import Controller, GammaPolicy
 from draftwire_edge.drafter import Drafter, Guess, WantMore
 from draftwire_edge.generation import DoneEvent, Event, GenerationRequest, GenerationResult
 from draftwire_edge.handshake import fetch_card
+from draftwire_edge.proposer import Proposer
 from draftwire_edge.retry import RetryPolicy
 from draftwire_edge.session import EdgeSession
 from draftwire_protocol.messages import Mode
-from draftwire_protocol.params import SamplingParams
 
 QUICK_RETRY = RetryPolicy(first_wait_s=0.02, max_wait_s=0.2, deadline_s=20.0)
 CLOUD_ALONE = GammaPolicy(mode=Mode.CLOUD)
@@ -100,10 +100,10 @@ class Kept:
         self._drafter.prefill(context)
 
     def draft(
-        self, context: Sequence[int], sampling: SamplingParams, limit: int, want_more: WantMore
+        self, context: Sequence[int], proposer: Proposer, limit: int, want_more: WantMore
     ) -> list[Guess]:
         """As the lent one's."""
-        return self._drafter.draft(context, sampling, limit, want_more)
+        return self._drafter.draft(context, proposer, limit, want_more)
 
     def close(self) -> None:
         """Leave it open."""
@@ -126,7 +126,7 @@ class ScriptedDrafter:
         """Nothing to read."""
 
     def draft(
-        self, context: Sequence[int], sampling: SamplingParams, limit: int, want_more: WantMore
+        self, context: Sequence[int], proposer: Proposer, limit: int, want_more: WantMore
     ) -> list[Guess]:
         """The script's next tokens."""
         self.asked.append(limit)
@@ -135,7 +135,7 @@ class ScriptedDrafter:
         while len(block) < limit and at + len(block) < len(self.script):
             position = at + len(block)
             token = self.wrong_token if position in self.wrong_at else self.script[position]
-            block.append(Guess(token, 0.9))
+            block.append(proposer.copied(token, 0.9))
             if not want_more(block):
                 break
         return block

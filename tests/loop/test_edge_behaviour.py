@@ -14,6 +14,7 @@ from draftwire_edge.controller import GammaPolicy
 from draftwire_edge.drafter import Guess, WantMore
 from draftwire_edge.drafters.llama import LlamaCppDrafter
 from draftwire_edge.generation import DoneEvent, GenerationRequest, NoticeEvent, TokenEvent
+from draftwire_edge.proposer import Proposer
 from draftwire_protocol.errors import ModelMismatchError
 from draftwire_protocol.messages import Mode, Open
 from draftwire_protocol.params import SamplingParams
@@ -43,7 +44,7 @@ class Silent(ScriptedDrafter):
     """Never has anything to propose."""
 
     def draft(
-        self, context: Sequence[int], sampling: SamplingParams, limit: int, want_more: WantMore
+        self, context: Sequence[int], proposer: Proposer, limit: int, want_more: WantMore
     ) -> list[Guess]:
         return []
 
@@ -55,11 +56,11 @@ class Breaking(ScriptedDrafter):
     closed: bool = False
 
     def draft(
-        self, context: Sequence[int], sampling: SamplingParams, limit: int, want_more: WantMore
+        self, context: Sequence[int], proposer: Proposer, limit: int, want_more: WantMore
     ) -> list[Guess]:
         if len(context) > 12:
             raise OSError("the file went away")
-        return super().draft(context, sampling, limit, want_more)
+        return super().draft(context, proposer, limit, want_more)
 
 
 async def test_the_first_token_is_shown_while_the_drafter_still_reads() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-HEAVY = {"torch", "transformers", "llama_cpp", "accelerate", "gguf", "jinja2"}
+HEAVY = {"torch", "transformers", "llama_cpp", "accelerate", "gguf", "jinja2", "llguidance"}
 LINKS = {"grpc", "socket", "asyncio"}
 
 #: Imports modules and all their submodules but generated ones; prints what is loaded then.

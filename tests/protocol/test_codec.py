@@ -9,7 +9,9 @@ from draftwire_protocol import messages as m
 from draftwire_protocol._pb import speculation_pb2 as pb
 from draftwire_protocol.commit import FinishReason
 from draftwire_protocol.errors import DraftwireError, ProtocolError, error_from_status
+from draftwire_protocol.grammar import GrammarSpec
 from draftwire_protocol.params import MIN_TEMPERATURE, SamplingParams
+from draftwire_protocol.proposal import Proposal
 
 UINT = st.integers(0, 2**32 - 1)
 IDS = st.lists(UINT, max_size=20).map(tuple)
@@ -20,20 +22,45 @@ PARAMS = st.builds(
     st.floats(0.01, 1),
     st.floats(0, 1),
     st.integers(0, 2**64 - 1),
+    st.floats(0.01, 1),
+    st.floats(0.1, 10),
+    st.floats(-2, 2),
+    st.floats(-2, 2),
+    st.lists(st.tuples(UINT, st.floats(-100, 100)), max_size=3).map(tuple),
+    UINT,
+    st.lists(st.lists(UINT, min_size=1, max_size=3).map(tuple), max_size=3).map(tuple),
 )
+GRAMMARS = st.builds(GrammarSpec, st.just("regex"), st.text(min_size=1)) | st.just(
+    GrammarSpec("json_schema", '{"type": "integer"}')
+)
+PROPOSALS = st.lists(st.builds(Proposal, IDS, IDS), max_size=3).map(tuple)
 EDGE = st.one_of(
-    st.builds(m.Draft, UINT, UINT, IDS),
+    st.builds(m.Draft, UINT, UINT, IDS, PROPOSALS),
     st.builds(m.SetMode, st.sampled_from(m.Mode)),
     st.builds(m.Cancel),
     st.builds(
-        m.Open, st.text(), IDS, PARAMS, UINT, st.sampled_from(m.Mode), IDS, st.lists(st.text()).map(tuple)
+        m.Open,
+        st.text(),
+        IDS,
+        PARAMS,
+        UINT,
+        st.sampled_from(m.Mode),
+        IDS,
+        st.lists(st.text()).map(tuple),
+        st.sampled_from(m.Scheme),
+        top_logprobs=st.none() | UINT,
+        grammar=st.none() | GRAMMARS,
     ),
 )
+FLOAT32 = st.floats(width=32, allow_nan=False)
+LOGPROBS = st.lists(
+    st.builds(m.TokenLogprobs, FLOAT32, st.lists(st.tuples(UINT, FLOAT32), max_size=3).map(tuple)), max_size=3
+).map(tuple)
 TIMING = st.builds(m.ServerTiming, UINT, UINT, UINT, UINT)
 USAGE = st.builds(m.Usage, UINT, UINT, UINT, UINT, UINT)
 CLOUD = st.one_of(
     st.builds(m.Opened, UINT, UINT),
-    st.builds(m.Verdict, UINT, UINT, UINT, IDS, st.sampled_from(m.Mode), TIMING),
+    st.builds(m.Verdict, UINT, UINT, UINT, IDS, st.sampled_from(m.Mode), TIMING, LOGPROBS),
     st.builds(m.Finished, st.sampled_from(FinishReason), USAGE),
 )
 CARD = st.builds(

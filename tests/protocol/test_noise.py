@@ -1,5 +1,7 @@
 """The shared noise: the same bits everywhere, and really Gumbel."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,11 +13,13 @@ from draftwire_protocol import noise
 SEEDS = st.integers(0, 2**64 - 1)
 POSITIONS = st.integers(0, 2**32 - 1)
 TOKENS = st.integers(0, 2**31 - 1)
+#: Seed, position, token, hash.
+CHECK_VALUES = [(0, 0, 0, 0x238275BC38FCBE91), (7, 123, 151935, 0xBE197D183E7F171D)]
 
 
 @pytest.mark.parametrize(
     ("seed", "position", "token", "expected"),
-    [(0, 0, 0, 0x238275BC38FCBE91), (7, 123, 151935, 0xBE197D183E7F171D)],
+    CHECK_VALUES,
 )
 def test_published_check_values(seed: int, position: int, token: int, expected: int) -> None:
     assert noise.token_hash(noise.position_key(seed, position), token) == expected
@@ -42,11 +46,15 @@ def test_uniform_is_strictly_inside_the_unit_interval(seed: int, position: int, 
     assert value[0] < noise.MAX_NOISE
 
 
-@given(SEEDS, POSITIONS, st.integers(1, 3000), st.floats(0.0, 1.0, exclude_max=True))
-def test_no_token_above_the_threshold_is_missed(seed: int, position: int, count: int, share: float) -> None:
-    key, threshold = noise.position_key(seed, position), int(share * 2.0**64)
-    above = noise.tokens_hashed_above(key, count, threshold)
+@given(SEEDS, POSITIONS, st.integers(1, 3000), st.data())
+def test_no_token_above_the_threshold_is_missed(
+    seed: int, position: int, count: int, data: st.DataObject
+) -> None:
+    key = noise.position_key(seed, position)
     hashes = [noise.token_hash(key, token) for token in range(count)]
+    # At a token's own hash, where rounding the threshold up would lose it.
+    threshold = max(0, hashes[data.draw(st.integers(0, count - 1))] - data.draw(st.integers(0, 1)))
+    above = noise.tokens_hashed_above(key, count, threshold)
     assert [token for token in above.tolist() if hashes[token] >= threshold] == [
         token for token, word in enumerate(hashes) if word >= threshold
     ]
@@ -67,10 +75,19 @@ def test_threads_do_not_share_buffers() -> None:
 
 
 @pytest.mark.parametrize("word", [0, 2**64 - 1, 2**63, 2**12 - 1])
-def test_extreme_hashes_keep_the_noise_finite(word: int) -> None:
-    uniform = noise.numerators(np.array([word], np.uint64).view(np.int64)) * 2.0**-53
-    assert 0.0 < uniform[0] < 1.0
-    assert -np.log(-np.log(uniform[0])) < noise.MAX_NOISE
+def test_extreme_hashes_keep_the_noise_finite(word: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noise, "token_hashes", lambda *_: np.array([word], np.uint64).view(np.int64))
+    (value,) = noise.gumbel_noise(0, np.array([0]))
+    assert np.isfinite(value)
+    assert value < noise.MAX_NOISE
+
+
+def test_the_noise_of_the_check_values_is_pinned() -> None:
+    # By hand from the published hashes: m = 2 (h >> 12) + 1, u = m 2^-53, -ln(-ln u).
+    for seed, position, token, word in CHECK_VALUES:
+        u = (2 * (word >> 12) + 1) / 2**53
+        (value,) = noise.gumbel_noise(noise.position_key(seed, position), np.array([token]))
+        assert value == pytest.approx(-math.log(-math.log(u)), rel=1e-14)
 
 
 def test_noise_is_standard_gumbel_and_independent_over_positions() -> None:

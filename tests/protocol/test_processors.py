@@ -22,7 +22,9 @@ WORDS = st.lists(TOKENS, min_size=1, max_size=3).map(tuple)
 PARAMS = st.builds(
     SamplingParams,
     repetition_penalty=st.sampled_from([1.0, 1.3, 0.7]),
-    logit_bias=st.dictionaries(TOKENS, st.floats(-5, 5, width=32), max_size=3).map(lambda d: tuple(d.items())),
+    logit_bias=st.dictionaries(TOKENS, st.floats(-5, 5, width=32), max_size=3).map(
+        lambda d: tuple(d.items())
+    ),
     min_tokens=st.sampled_from([0, 2, 5]),
     bad_words=st.lists(WORDS, max_size=3, unique=True).map(tuple),
 )
@@ -50,7 +52,7 @@ def _by_transformers(row: np.ndarray, ids: list[int], num_prompt: int, params: S
     scores = torch.tensor(row)[None]
     for processor in chain:
         scores = processor(torch.tensor([ids]), scores)
-    return scores[0].numpy()
+    return np.asarray(scores[0])
 
 
 @given(PARAMS, st.lists(TOKENS, min_size=2, max_size=12), st.integers(1, 2), st.integers(0, 99))

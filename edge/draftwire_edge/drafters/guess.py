@@ -16,6 +16,7 @@ from draftwire_edge.drafter import Guess
 from draftwire_protocol.errors import DrafterError
 from draftwire_protocol.noise import position_key
 from draftwire_protocol.params import SamplingParams
+from draftwire_protocol.proposal import proposal_from
 from draftwire_protocol.sampling import (
     Candidates,
     Float32Array,
@@ -45,18 +46,40 @@ def guess_token(logits: Float32Array, params: SamplingParams, position: int) -> 
     Raises:
         DrafterError: the logits are not numbers.
     """
+    best, likely, values, probability = _look(logits, params)
+    if params.greedy:
+        return Guess(best, probability)
+    if len(logits) <= SHORTLIST:
+        return Guess(choose_token(logits, params, position), probability)
+    candidates = _shortlist(likely, values, params)
+    return Guess(coupled_choice(candidates, position_key(params.seed, position)), probability)
+
+
+def draw_token(logits: Float32Array, params: SamplingParams, quantile: float) -> Guess:
+    """A guess drawn from the draft model's distribution, with that distribution as it will travel.
+
+    Args:
+        logits: float32 ``[n_tokens]``, padding ids cut off; only read.
+        params: the target's sampling parameters, with temperature > 0.
+        quantile: uniform in (0, 1).
+
+    Raises:
+        DrafterError: the logits are not numbers.
+    """
+    _, likely, values, probability = _look(logits, params)
+    proposal = proposal_from(_shortlist(likely, values, params))
+    return Guess(proposal.draw(quantile), probability, proposal)
+
+
+def _look(logits: Float32Array, params: SamplingParams) -> tuple[int, Indices, Float32Array, float]:
+    """The best id, the ids within its reach, their logits, the best one's probability."""
     best = int(logits.argmax())
     top = float(logits[best])
     if not math.isfinite(top):
         raise DrafterError(f"the draft model's logits are broken: the largest one is {top}")
     likely = np.flatnonzero(logits > np.float32(top - REACH * max(1.0, params.temperature)))
     values = logits[likely]
-    probability = top_probability(values, top)
-    if params.greedy:
-        return Guess(best, probability)
-    if len(logits) <= SHORTLIST:
-        return Guess(choose_token(logits, params, position), probability)
-    return Guess(_coupled_guess(likely, values, params, position), probability)
+    return best, likely, values, top_probability(values, top)
 
 
 def top_probability(values: Float32Array, top: float) -> float:
@@ -72,13 +95,12 @@ def top_probability(values: Float32Array, top: float) -> float:
     return 1.0 / float(np.exp(values - np.float32(top)).sum())
 
 
-def _coupled_guess(likely: Indices, values: Float32Array, params: SamplingParams, position: int) -> int:
-    """The coupled choice among the ids ``likely`` with logits ``values``, both ``[k]``, ids rising."""
+def _shortlist(likely: Indices, values: Float32Array, params: SamplingParams) -> Candidates:
+    """The warped candidates among the ids ``likely`` with logits ``values``, both ``[k]``, ids rising."""
     if len(values) > SHORTLIST:
         best = np.sort(np.argpartition(values, -SHORTLIST)[-SHORTLIST:])
         likely, values = likely[best], values[best]
     kept = warp(values, params, limit=SHORTLIST)
     if kept is None:
         raise AssertionError("warp filters whenever it has a limit")
-    named = Candidates(likely[kept.ids].astype(np.int64), kept.scores)
-    return coupled_choice(named, position_key(params.seed, position))
+    return Candidates(likely[kept.ids].astype(np.int64), kept.scores)

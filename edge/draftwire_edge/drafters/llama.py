@@ -8,12 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from draftwire_edge.drafter import Guess, WantMore
-from draftwire_edge.drafters.guess import guess_token
 from draftwire_edge.drafters.llama_sequence import LlamaSequence
 from draftwire_edge.llama_model import LlamaModel
+from draftwire_edge.proposer import Proposer
 from draftwire_edge.tokenizer import GgufTokenizer
 from draftwire_protocol.errors import DrafterError, UserInputError
-from draftwire_protocol.params import SamplingParams
 
 
 class LlamaCppDrafter:
@@ -75,7 +74,7 @@ class LlamaCppDrafter:
                 self._sequence.move_to(context)
 
     def draft(
-        self, context: Sequence[int], sampling: SamplingParams, limit: int, want_more: WantMore
+        self, context: Sequence[int], proposer: Proposer, limit: int, want_more: WantMore
     ) -> list[Guess]:
         """Guess up to ``limit`` tokens after ``context``; fewer where the context length ends."""
         with self._owned():
@@ -83,10 +82,11 @@ class LlamaCppDrafter:
             if limit < 1 or not context:
                 return []
             self._sequence.move_to(context)
-            block = [self._guess(sampling)]
+            proposer.begin(context)
+            block = [self._guess(proposer)]
             while len(block) < limit and want_more(block):
                 self._sequence.append([block[-1].token])
-                block.append(self._guess(sampling))
+                block.append(self._guess(proposer))
             return block
 
     def close(self) -> None:
@@ -96,10 +96,9 @@ class LlamaCppDrafter:
             self._sequence.close()
             self._model.close()
 
-    def _guess(self, sampling: SamplingParams) -> Guess:
+    def _guess(self, proposer: Proposer) -> Guess:
         """The guess for the position after the cache's last token."""
-        logits = self._sequence.logits()[: self.tokenizer.n_tokens]
-        return guess_token(logits, sampling, len(self._sequence.ids))
+        return proposer.guess(self._sequence.logits()[: self.tokenizer.n_tokens])
 
     def _fits(self, context: Sequence[int]) -> bool:
         return 0 < len(context) <= self.context_length

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from draftwire_edge.drafter import Guess, WantMore
+from draftwire_edge.proposer import Proposer
 from draftwire_protocol.errors import UserInputError
 from draftwire_protocol.prefix import common_prefix
-from draftwire_protocol.params import SamplingParams
 
 #: Earlier occurrences that are asked what comes next.
 WITNESSES = 8
@@ -57,7 +57,7 @@ class NgramDrafter:
     def draft(
         self,
         context: Sequence[int],
-        sampling: SamplingParams,  # noqa: ARG002 - the text's own words do not depend on it
+        proposer: Proposer,
         limit: int,
         want_more: WantMore,
     ) -> list[Guess]:
@@ -72,7 +72,7 @@ class NgramDrafter:
         while True:
             token = text[witnesses[-1] + len(block)]
             agreeing = [place for place in witnesses if text[place + len(block)] == token]
-            block.append(Guess(token, len(agreeing) / (len(witnesses) + 1)))
+            block.append(proposer.copied(token, len(agreeing) / (len(witnesses) + 1)))
             if len(block) >= limit or not want_more(block):
                 return block
             text.tail.append(token)

@@ -24,19 +24,19 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(draftwire_protocol/_pb/speculation.proto\x12\x0c\x64raftwire.v1\"R\n\x0fGetModelRequest\x12\x13\n\x0bpiece_start\x18\x01 \x01(\r\x12\x13\n\x0bpiece_count\x18\x02 \x01(\r\x12\x15\n\rchat_template\x18\x03 \x01(\x08\"\xbb\x03\n\x10GetModelResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x02 \x01(\t\x12\x0f\n\x07n_vocab\x18\x03 \x01(\r\x12\x10\n\x08n_tokens\x18\x04 \x01(\r\x12\x0f\n\x07\x65os_ids\x18\x05 \x03(\r\x12\x13\n\x06\x62os_id\x18\x06 \x01(\rH\x00\x88\x01\x01\x12\x13\n\x0bspecial_ids\x18\x07 \x03(\r\x12\x14\n\x0cpiece_hashes\x18\x08 \x01(\x0c\x12\x13\n\x0bpiece_chunk\x18\t \x01(\r\x12\x15\n\rtemplate_hash\x18\n \x01(\x0c\x12\x15\n\rchat_template\x18\x0b \x01(\t\x12\x0e\n\x06pieces\x18\x0c \x03(\x0c\x12\x16\n\x0e\x63ontext_length\x18\r \x01(\r\x12\x18\n\x10max_draft_tokens\x18\x0e \x01(\r\x12%\n\x07schemes\x18\x0f \x03(\x0e\x32\x14.draftwire.v1.Scheme\x12!\n\x05modes\x18\x10 \x03(\x0e\x32\x12.draftwire.v1.Mode\x12\r\n\x05\x64type\x18\x11 \x01(\t\x12\x14\n\x0c\x65xact_shapes\x18\x12 \x01(\x08\x12\x10\n\x08model_id\x18\x13 \x01(\x0c\x42\t\n\x07_bos_id\"\xb7\x01\n\rDecodeRequest\x12\"\n\x04open\x18\x01 \x01(\x0b\x32\x12.draftwire.v1.OpenH\x00\x12$\n\x05\x64raft\x18\x02 \x01(\x0b\x32\x13.draftwire.v1.DraftH\x00\x12)\n\x08set_mode\x18\x03 \x01(\x0b\x32\x15.draftwire.v1.SetModeH\x00\x12&\n\x06\x63\x61ncel\x18\x04 \x01(\x0b\x32\x14.draftwire.v1.CancelH\x00\x42\t\n\x07message\"\x99\x01\n\x0e\x44\x65\x63odeResponse\x12&\n\x06opened\x18\x01 \x01(\x0b\x32\x14.draftwire.v1.OpenedH\x00\x12(\n\x07verdict\x18\x02 \x01(\x0b\x32\x15.draftwire.v1.VerdictH\x00\x12*\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x16.draftwire.v1.FinishedH\x00\x42\t\n\x07message\"\xeb\x01\n\x04Open\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x12\n\nprompt_ids\x18\x02 \x03(\r\x12\x15\n\rcommitted_ids\x18\x03 \x03(\r\x12(\n\x08sampling\x18\x04 \x01(\x0b\x32\x16.draftwire.v1.Sampling\x12\x12\n\nmax_tokens\x18\x05 \x01(\r\x12\x0c\n\x04stop\x18\x06 \x03(\t\x12 \n\x04mode\x18\x07 \x01(\x0e\x32\x12.draftwire.v1.Mode\x12$\n\x06scheme\x18\x08 \x01(\x0e\x32\x14.draftwire.v1.Scheme\x12\x10\n\x08model_id\x18\t \x01(\x0c\"Z\n\x08Sampling\x12\x13\n\x0btemperature\x18\x01 \x01(\x01\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\r\n\x05top_p\x18\x03 \x01(\x01\x12\r\n\x05min_p\x18\x04 \x01(\x01\x12\x0c\n\x04seed\x18\x05 \x01(\x06\"2\n\x05\x44raft\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\r\n\x05start\x18\x02 \x01(\r\x12\x0b\n\x03ids\x18\x03 \x03(\r\"+\n\x07SetMode\x12 \n\x04mode\x18\x01 \x01(\x0e\x32\x12.draftwire.v1.Mode\"\x08\n\x06\x43\x61ncel\",\n\x06Opened\x12\x0e\n\x06\x63\x61\x63hed\x18\x01 \x01(\r\x12\x12\n\nprefill_us\x18\x02 \x01(\r\"\x98\x01\n\x07Verdict\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\r\n\x05start\x18\x02 \x01(\r\x12\x14\n\x0cnum_accepted\x18\x03 \x01(\r\x12\x0b\n\x03ids\x18\x04 \x03(\r\x12 \n\x04mode\x18\x05 \x01(\x0e\x32\x12.draftwire.v1.Mode\x12*\n\x06timing\x18\x06 \x01(\x0b\x32\x1a.draftwire.v1.ServerTiming\"Z\n\x0cServerTiming\x12\x10\n\x08queue_us\x18\x01 \x01(\r\x12\x12\n\nforward_us\x18\x02 \x01(\r\x12\x10\n\x08other_us\x18\x03 \x01(\r\x12\x12\n\nbatch_size\x18\x04 \x01(\r\"Z\n\x08\x46inished\x12*\n\x06reason\x18\x01 \x01(\x0e\x32\x1a.draftwire.v1.FinishReason\x12\"\n\x05usage\x18\x02 \x01(\x0b\x32\x13.draftwire.v1.Usage\"\x87\x01\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x15\n\rtarget_passes\x18\x03 \x01(\r\x12\x18\n\x10num_draft_tokens\x18\x04 \x01(\r\x12\x1b\n\x13num_accepted_tokens\x18\x05 \x01(\r*?\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\x11\n\rMODE_LOCKSTEP\x10\x01\x12\x0e\n\nMODE_CLOUD\x10\x02*4\n\x06Scheme\x12\x16\n\x12SCHEME_UNSPECIFIED\x10\x00\x12\x12\n\x0eSCHEME_COUPLED\x10\x01*|\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x1b\n\x17\x46INISH_REASON_CANCELLED\x10\x03\x32\xa8\x01\n\x12SpeculationService\x12I\n\x08GetModel\x12\x1d.draftwire.v1.GetModelRequest\x1a\x1e.draftwire.v1.GetModelResponse\x12G\n\x06\x44\x65\x63ode\x12\x1b.draftwire.v1.DecodeRequest\x1a\x1c.draftwire.v1.DecodeResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(draftwire_protocol/_pb/speculation.proto\x12\x0c\x64raftwire.v1\"R\n\x0fGetModelRequest\x12\x13\n\x0bpiece_start\x18\x01 \x01(\r\x12\x13\n\x0bpiece_count\x18\x02 \x01(\r\x12\x15\n\rchat_template\x18\x03 \x01(\x08\"\xbb\x03\n\x10GetModelResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x02 \x01(\t\x12\x0f\n\x07n_vocab\x18\x03 \x01(\r\x12\x10\n\x08n_tokens\x18\x04 \x01(\r\x12\x0f\n\x07\x65os_ids\x18\x05 \x03(\r\x12\x13\n\x06\x62os_id\x18\x06 \x01(\rH\x00\x88\x01\x01\x12\x13\n\x0bspecial_ids\x18\x07 \x03(\r\x12\x14\n\x0cpiece_hashes\x18\x08 \x01(\x0c\x12\x13\n\x0bpiece_chunk\x18\t \x01(\r\x12\x15\n\rtemplate_hash\x18\n \x01(\x0c\x12\x15\n\rchat_template\x18\x0b \x01(\t\x12\x0e\n\x06pieces\x18\x0c \x03(\x0c\x12\x16\n\x0e\x63ontext_length\x18\r \x01(\r\x12\x18\n\x10max_draft_tokens\x18\x0e \x01(\r\x12%\n\x07schemes\x18\x0f \x03(\x0e\x32\x14.draftwire.v1.Scheme\x12!\n\x05modes\x18\x10 \x03(\x0e\x32\x12.draftwire.v1.Mode\x12\r\n\x05\x64type\x18\x11 \x01(\t\x12\x14\n\x0c\x65xact_shapes\x18\x12 \x01(\x08\x12\x10\n\x08model_id\x18\x13 \x01(\x0c\x42\t\n\x07_bos_id\"\xb7\x01\n\rDecodeRequest\x12\"\n\x04open\x18\x01 \x01(\x0b\x32\x12.draftwire.v1.OpenH\x00\x12$\n\x05\x64raft\x18\x02 \x01(\x0b\x32\x13.draftwire.v1.DraftH\x00\x12)\n\x08set_mode\x18\x03 \x01(\x0b\x32\x15.draftwire.v1.SetModeH\x00\x12&\n\x06\x63\x61ncel\x18\x04 \x01(\x0b\x32\x14.draftwire.v1.CancelH\x00\x42\t\n\x07message\"\x99\x01\n\x0e\x44\x65\x63odeResponse\x12&\n\x06opened\x18\x01 \x01(\x0b\x32\x14.draftwire.v1.OpenedH\x00\x12(\n\x07verdict\x18\x02 \x01(\x0b\x32\x15.draftwire.v1.VerdictH\x00\x12*\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x16.draftwire.v1.FinishedH\x00\x42\t\n\x07message\"\xbf\x02\n\x04Open\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x12\n\nprompt_ids\x18\x02 \x03(\r\x12\x15\n\rcommitted_ids\x18\x03 \x03(\r\x12(\n\x08sampling\x18\x04 \x01(\x0b\x32\x16.draftwire.v1.Sampling\x12\x12\n\nmax_tokens\x18\x05 \x01(\r\x12\x0c\n\x04stop\x18\x06 \x03(\t\x12 \n\x04mode\x18\x07 \x01(\x0e\x32\x12.draftwire.v1.Mode\x12$\n\x06scheme\x18\x08 \x01(\x0e\x32\x14.draftwire.v1.Scheme\x12\x10\n\x08model_id\x18\t \x01(\x0c\x12\x19\n\x0ctop_logprobs\x18\n \x01(\rH\x00\x88\x01\x01\x12&\n\x07grammar\x18\x0b \x01(\x0b\x32\x15.draftwire.v1.GrammarB\x0f\n\r_top_logprobs\"9\n\x07Grammar\x12\x15\n\x0bjson_schema\x18\x01 \x01(\tH\x00\x12\x0f\n\x05regex\x18\x02 \x01(\tH\x00\x42\x06\n\x04kind\"\xa9\x02\n\x08Sampling\x12\x13\n\x0btemperature\x18\x01 \x01(\x01\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\r\n\x05top_p\x18\x03 \x01(\x01\x12\r\n\x05min_p\x18\x04 \x01(\x01\x12\x0c\n\x04seed\x18\x05 \x01(\x06\x12\x11\n\ttypical_p\x18\x06 \x01(\x01\x12\x1a\n\x12repetition_penalty\x18\x07 \x01(\x01\x12\x18\n\x10presence_penalty\x18\x08 \x01(\x01\x12\x19\n\x11\x66requency_penalty\x18\t \x01(\x01\x12+\n\nlogit_bias\x18\n \x03(\x0b\x32\x17.draftwire.v1.LogitBias\x12\x12\n\nmin_tokens\x18\x0b \x01(\r\x12(\n\tbad_words\x18\x0c \x03(\x0b\x32\x15.draftwire.v1.BadWord\"%\n\tLogitBias\x12\n\n\x02id\x18\x01 \x01(\r\x12\x0c\n\x04\x62ias\x18\x02 \x01(\x01\"\x16\n\x07\x42\x61\x64Word\x12\x0b\n\x03ids\x18\x01 \x03(\r\"]\n\x05\x44raft\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\r\n\x05start\x18\x02 \x01(\r\x12\x0b\n\x03ids\x18\x03 \x03(\r\x12)\n\tproposals\x18\x04 \x03(\x0b\x32\x16.draftwire.v1.Proposal\"(\n\x08Proposal\x12\x0b\n\x03ids\x18\x01 \x03(\r\x12\x0f\n\x07weights\x18\x02 \x03(\r\"+\n\x07SetMode\x12 \n\x04mode\x18\x01 \x01(\x0e\x32\x12.draftwire.v1.Mode\"\x08\n\x06\x43\x61ncel\",\n\x06Opened\x12\x0e\n\x06\x63\x61\x63hed\x18\x01 \x01(\r\x12\x12\n\nprefill_us\x18\x02 \x01(\r\"\xc7\x01\n\x07Verdict\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\r\n\x05start\x18\x02 \x01(\r\x12\x14\n\x0cnum_accepted\x18\x03 \x01(\r\x12\x0b\n\x03ids\x18\x04 \x03(\r\x12 \n\x04mode\x18\x05 \x01(\x0e\x32\x12.draftwire.v1.Mode\x12*\n\x06timing\x18\x06 \x01(\x0b\x32\x1a.draftwire.v1.ServerTiming\x12-\n\x08logprobs\x18\x07 \x03(\x0b\x32\x1b.draftwire.v1.TokenLogprobs\"G\n\rTokenLogprobs\x12\x0f\n\x07logprob\x18\x01 \x01(\x02\x12\x0f\n\x07top_ids\x18\x02 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x03 \x03(\x02\"Z\n\x0cServerTiming\x12\x10\n\x08queue_us\x18\x01 \x01(\r\x12\x12\n\nforward_us\x18\x02 \x01(\r\x12\x10\n\x08other_us\x18\x03 \x01(\r\x12\x12\n\nbatch_size\x18\x04 \x01(\r\"Z\n\x08\x46inished\x12*\n\x06reason\x18\x01 \x01(\x0e\x32\x1a.draftwire.v1.FinishReason\x12\"\n\x05usage\x18\x02 \x01(\x0b\x32\x13.draftwire.v1.Usage\"\x87\x01\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x15\n\rtarget_passes\x18\x03 \x01(\r\x12\x18\n\x10num_draft_tokens\x18\x04 \x01(\r\x12\x1b\n\x13num_accepted_tokens\x18\x05 \x01(\r*?\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\x11\n\rMODE_LOCKSTEP\x10\x01\x12\x0e\n\nMODE_CLOUD\x10\x02*\\\n\x06Scheme\x12\x16\n\x12SCHEME_UNSPECIFIED\x10\x00\x12\x12\n\x0eSCHEME_COUPLED\x10\x01\x12\x14\n\x10SCHEME_REJECTION\x10\x02\x12\x10\n\x0cSCHEME_BLOCK\x10\x03*|\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x1b\n\x17\x46INISH_REASON_CANCELLED\x10\x03\x32\xa8\x01\n\x12SpeculationService\x12I\n\x08GetModel\x12\x1d.draftwire.v1.GetModelRequest\x1a\x1e.draftwire.v1.GetModelResponse\x12G\n\x06\x44\x65\x63ode\x12\x1b.draftwire.v1.DecodeRequest\x1a\x1c.draftwire.v1.DecodeResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'draftwire_protocol._pb.speculation_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_MODE']._serialized_start=1890
-  _globals['_MODE']._serialized_end=1953
-  _globals['_SCHEME']._serialized_start=1955
-  _globals['_SCHEME']._serialized_end=2007
-  _globals['_FINISHREASON']._serialized_start=2009
-  _globals['_FINISHREASON']._serialized_end=2133
+  _globals['_MODE']._serialized_start=2509
+  _globals['_MODE']._serialized_end=2572
+  _globals['_SCHEME']._serialized_start=2574
+  _globals['_SCHEME']._serialized_end=2666
+  _globals['_FINISHREASON']._serialized_start=2668
+  _globals['_FINISHREASON']._serialized_end=2792
   _globals['_GETMODELREQUEST']._serialized_start=58
   _globals['_GETMODELREQUEST']._serialized_end=140
   _globals['_GETMODELRESPONSE']._serialized_start=143
@@ -46,25 +46,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DECODERESPONSE']._serialized_start=775
   _globals['_DECODERESPONSE']._serialized_end=928
   _globals['_OPEN']._serialized_start=931
-  _globals['_OPEN']._serialized_end=1166
-  _globals['_SAMPLING']._serialized_start=1168
-  _globals['_SAMPLING']._serialized_end=1258
-  _globals['_DRAFT']._serialized_start=1260
-  _globals['_DRAFT']._serialized_end=1310
-  _globals['_SETMODE']._serialized_start=1312
-  _globals['_SETMODE']._serialized_end=1355
-  _globals['_CANCEL']._serialized_start=1357
-  _globals['_CANCEL']._serialized_end=1365
-  _globals['_OPENED']._serialized_start=1367
-  _globals['_OPENED']._serialized_end=1411
-  _globals['_VERDICT']._serialized_start=1414
-  _globals['_VERDICT']._serialized_end=1566
-  _globals['_SERVERTIMING']._serialized_start=1568
-  _globals['_SERVERTIMING']._serialized_end=1658
-  _globals['_FINISHED']._serialized_start=1660
-  _globals['_FINISHED']._serialized_end=1750
-  _globals['_USAGE']._serialized_start=1753
-  _globals['_USAGE']._serialized_end=1888
-  _globals['_SPECULATIONSERVICE']._serialized_start=2136
-  _globals['_SPECULATIONSERVICE']._serialized_end=2304
+  _globals['_OPEN']._serialized_end=1250
+  _globals['_GRAMMAR']._serialized_start=1252
+  _globals['_GRAMMAR']._serialized_end=1309
+  _globals['_SAMPLING']._serialized_start=1312
+  _globals['_SAMPLING']._serialized_end=1609
+  _globals['_LOGITBIAS']._serialized_start=1611
+  _globals['_LOGITBIAS']._serialized_end=1648
+  _globals['_BADWORD']._serialized_start=1650
+  _globals['_BADWORD']._serialized_end=1672
+  _globals['_DRAFT']._serialized_start=1674
+  _globals['_DRAFT']._serialized_end=1767
+  _globals['_PROPOSAL']._serialized_start=1769
+  _globals['_PROPOSAL']._serialized_end=1809
+  _globals['_SETMODE']._serialized_start=1811
+  _globals['_SETMODE']._serialized_end=1854
+  _globals['_CANCEL']._serialized_start=1856
+  _globals['_CANCEL']._serialized_end=1864
+  _globals['_OPENED']._serialized_start=1866
+  _globals['_OPENED']._serialized_end=1910
+  _globals['_VERDICT']._serialized_start=1913
+  _globals['_VERDICT']._serialized_end=2112
+  _globals['_TOKENLOGPROBS']._serialized_start=2114
+  _globals['_TOKENLOGPROBS']._serialized_end=2185
+  _globals['_SERVERTIMING']._serialized_start=2187
+  _globals['_SERVERTIMING']._serialized_end=2277
+  _globals['_FINISHED']._serialized_start=2279
+  _globals['_FINISHED']._serialized_end=2369
+  _globals['_USAGE']._serialized_start=2372
+  _globals['_USAGE']._serialized_end=2507
+  _globals['_SPECULATIONSERVICE']._serialized_start=2795
+  _globals['_SPECULATIONSERVICE']._serialized_end=2963
 # @@protoc_insertion_point(module_scope)

@@ -58,6 +58,10 @@ class _SchemeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Scheme.ValueTy
     """Not set; refused."""
     SCHEME_COUPLED: _Scheme.ValueType  # 1
     """Both ends share Gumbel noise; accepted when equal to the target's own token."""
+    SCHEME_REJECTION: _Scheme.ValueType  # 2
+    """Accepted with probability min(1, p/q), else redrawn from the residual; lockstep only."""
+    SCHEME_BLOCK: _Scheme.ValueType  # 3
+    """As rejection, the block judged as a whole; lockstep only."""
 
 class Scheme(_Scheme, metaclass=_SchemeEnumTypeWrapper):
     """How a drafted token is accepted."""
@@ -66,6 +70,10 @@ SCHEME_UNSPECIFIED: Scheme.ValueType  # 0
 """Not set; refused."""
 SCHEME_COUPLED: Scheme.ValueType  # 1
 """Both ends share Gumbel noise; accepted when equal to the target's own token."""
+SCHEME_REJECTION: Scheme.ValueType  # 2
+"""Accepted with probability min(1, p/q), else redrawn from the residual; lockstep only."""
+SCHEME_BLOCK: Scheme.ValueType  # 3
+"""As rejection, the block judged as a whole; lockstep only."""
 Global___Scheme: _TypeAlias = Scheme  # noqa: Y015
 
 class _FinishReason:
@@ -329,6 +337,8 @@ class Open(_message.Message):
     MODE_FIELD_NUMBER: _builtins.int
     SCHEME_FIELD_NUMBER: _builtins.int
     MODEL_ID_FIELD_NUMBER: _builtins.int
+    TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
+    GRAMMAR_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Chosen by the edge; keys the cloud's KV between streams."""
     max_tokens: _builtins.int
@@ -341,6 +351,8 @@ class Open(_message.Message):
     """From GetModelResponse: a server with another model refuses with FAILED_PRECONDITION, so that no
     text is ever continued by a model it was not begun with. Empty skips the check.
     """
+    top_logprobs: _builtins.int
+    """Log-probabilities wanted with each token, of the likeliest ids besides its own; absent for none."""
     @_builtins.property
     def prompt_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The prompt, chat template applied, BOS included where the model wants one."""
@@ -357,6 +369,10 @@ class Open(_message.Message):
     def stop(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Strings that end the output; none of them empty."""
 
+    @_builtins.property
+    def grammar(self) -> Global___Grammar:
+        """What the output must be; absent for anything."""
+
     def __init__(
         self,
         *,
@@ -369,14 +385,46 @@ class Open(_message.Message):
         mode: Global___Mode.ValueType = ...,
         scheme: Global___Scheme.ValueType = ...,
         model_id: _builtins.bytes = ...,
+        top_logprobs: _builtins.int | None = ...,
+        grammar: Global___Grammar | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_top_logprobs", b"_top_logprobs", "grammar", b"grammar", "sampling", b"sampling", "top_logprobs", b"top_logprobs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed_ids", b"committed_ids", "max_tokens", b"max_tokens", "mode", b"mode", "model_id", b"model_id", "prompt_ids", b"prompt_ids", "sampling", b"sampling", "scheme", b"scheme", "session_id", b"session_id", "stop", b"stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_top_logprobs", b"_top_logprobs", "committed_ids", b"committed_ids", "grammar", b"grammar", "max_tokens", b"max_tokens", "mode", b"mode", "model_id", b"model_id", "prompt_ids", b"prompt_ids", "sampling", b"sampling", "scheme", b"scheme", "session_id", b"session_id", "stop", b"stop", "top_logprobs", b"top_logprobs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__top_logprobs: _TypeAlias = _typing.Literal["top_logprobs"]  # noqa: Y015
+    _WhichOneofArgType__top_logprobs: _TypeAlias = _typing.Literal["_top_logprobs", b"_top_logprobs"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__top_logprobs) -> _WhichOneofReturnType__top_logprobs | None: ...
 
 Global___Open: _TypeAlias = Open  # noqa: Y015
+
+@_typing.final
+class Grammar(_message.Message):
+    """What the output must match."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JSON_SCHEMA_FIELD_NUMBER: _builtins.int
+    REGEX_FIELD_NUMBER: _builtins.int
+    json_schema: _builtins.str
+    """A JSON schema, as JSON text."""
+    regex: _builtins.str
+    """A regular expression for the whole output."""
+    def __init__(
+        self,
+        *,
+        json_schema: _builtins.str = ...,
+        regex: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["json_schema", b"json_schema", "kind", b"kind", "regex", b"regex"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["json_schema", b"json_schema", "kind", b"kind", "regex", b"regex"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["json_schema", "regex"]  # noqa: Y015
+    _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
+
+Global___Grammar: _TypeAlias = Grammar  # noqa: Y015
 
 @_typing.final
 class Sampling(_message.Message):
@@ -389,6 +437,13 @@ class Sampling(_message.Message):
     TOP_P_FIELD_NUMBER: _builtins.int
     MIN_P_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
+    TYPICAL_P_FIELD_NUMBER: _builtins.int
+    REPETITION_PENALTY_FIELD_NUMBER: _builtins.int
+    PRESENCE_PENALTY_FIELD_NUMBER: _builtins.int
+    FREQUENCY_PENALTY_FIELD_NUMBER: _builtins.int
+    LOGIT_BIAS_FIELD_NUMBER: _builtins.int
+    MIN_TOKENS_FIELD_NUMBER: _builtins.int
+    BAD_WORDS_FIELD_NUMBER: _builtins.int
     temperature: _builtins.float
     """0 is greedy."""
     top_k: _builtins.int
@@ -399,6 +454,24 @@ class Sampling(_message.Message):
     """Drop ids less likely than this times the most likely one; 0 drops none."""
     seed: _builtins.int
     """Seed of the shared noise."""
+    typical_p: _builtins.float
+    """Keep the ids whose surprise is nearest to the entropy, up to this probability; 1 keeps all."""
+    repetition_penalty: _builtins.float
+    """Of ids in prompt or output: divides positive logits, multiplies negative ones; 1 for none."""
+    presence_penalty: _builtins.float
+    """Subtracted from the logits of ids in the output."""
+    frequency_penalty: _builtins.float
+    """Subtracted for each time an id is in the output."""
+    min_tokens: _builtins.int
+    """No end-of-generation id before this many output tokens."""
+    @_builtins.property
+    def logit_bias(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogitBias]:
+        """Added to some ids' logits."""
+
+    @_builtins.property
+    def bad_words(self) -> _containers.RepeatedCompositeFieldContainer[Global___BadWord]:
+        """Runs of ids that must not be completed."""
+
     def __init__(
         self,
         *,
@@ -407,14 +480,71 @@ class Sampling(_message.Message):
         top_p: _builtins.float = ...,
         min_p: _builtins.float = ...,
         seed: _builtins.int = ...,
+        typical_p: _builtins.float = ...,
+        repetition_penalty: _builtins.float = ...,
+        presence_penalty: _builtins.float = ...,
+        frequency_penalty: _builtins.float = ...,
+        logit_bias: _abc.Iterable[Global___LogitBias] | None = ...,
+        min_tokens: _builtins.int = ...,
+        bad_words: _abc.Iterable[Global___BadWord] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["min_p", b"min_p", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bad_words", b"bad_words", "frequency_penalty", b"frequency_penalty", "logit_bias", b"logit_bias", "min_p", b"min_p", "min_tokens", b"min_tokens", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p", "typical_p", b"typical_p"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Sampling: _TypeAlias = Sampling  # noqa: Y015
+
+@_typing.final
+class LogitBias(_message.Message):
+    """What is added to one id's logit."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    BIAS_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    """The id."""
+    bias: _builtins.float
+    """What is added."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        bias: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bias", b"bias", "id", b"id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogitBias: _TypeAlias = LogitBias  # noqa: Y015
+
+@_typing.final
+class BadWord(_message.Message):
+    """A run of ids that must not be completed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The ids, at least one."""
+
+    def __init__(
+        self,
+        *,
+        ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ids", b"ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BadWord: _TypeAlias = BadWord  # noqa: Y015
 
 @_typing.final
 class Draft(_message.Message):
@@ -425,6 +555,7 @@ class Draft(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     START_FIELD_NUMBER: _builtins.int
     IDS_FIELD_NUMBER: _builtins.int
+    PROPOSALS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """The edge's guess branch."""
     start: _builtins.int
@@ -433,20 +564,55 @@ class Draft(_message.Message):
     def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Drafted ids; none asks for one target token."""
 
+    @_builtins.property
+    def proposals(self) -> _containers.RepeatedCompositeFieldContainer[Global___Proposal]:
+        """What each was drawn from; only where drafts are sampled and accepted by probability."""
+
     def __init__(
         self,
         *,
         epoch: _builtins.int = ...,
         start: _builtins.int = ...,
         ids: _abc.Iterable[_builtins.int] | None = ...,
+        proposals: _abc.Iterable[Global___Proposal] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "ids", b"ids", "start", b"start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "ids", b"ids", "proposals", b"proposals", "start", b"start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Draft: _TypeAlias = Draft  # noqa: Y015
+
+@_typing.final
+class Proposal(_message.Message):
+    """The sparse distribution q that one drafted id was drawn from: q(ids[i]) = weights[i] / sum(weights)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDS_FIELD_NUMBER: _builtins.int
+    WEIGHTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Ids with a chance."""
+
+    @_builtins.property
+    def weights(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Their weights, 1 .. 65535."""
+
+    def __init__(
+        self,
+        *,
+        ids: _abc.Iterable[_builtins.int] | None = ...,
+        weights: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ids", b"ids", "weights", b"weights"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Proposal: _TypeAlias = Proposal  # noqa: Y015
 
 @_typing.final
 class SetMode(_message.Message):
@@ -525,6 +691,7 @@ class Verdict(_message.Message):
     IDS_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
     TIMING_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """The epoch of the Draft this answers."""
     start: _builtins.int
@@ -541,6 +708,10 @@ class Verdict(_message.Message):
     def timing(self) -> Global___ServerTiming:
         """Server-side times, so that the edge can tell network from server."""
 
+    @_builtins.property
+    def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprobs]:
+        """One for each committed token, accepted ones first; only when asked for."""
+
     def __init__(
         self,
         *,
@@ -550,14 +721,49 @@ class Verdict(_message.Message):
         ids: _abc.Iterable[_builtins.int] | None = ...,
         mode: Global___Mode.ValueType = ...,
         timing: Global___ServerTiming | None = ...,
+        logprobs: _abc.Iterable[Global___TokenLogprobs] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timing", b"timing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "ids", b"ids", "mode", b"mode", "num_accepted", b"num_accepted", "start", b"start", "timing", b"timing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "ids", b"ids", "logprobs", b"logprobs", "mode", b"mode", "num_accepted", b"num_accepted", "start", b"start", "timing", b"timing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Verdict: _TypeAlias = Verdict  # noqa: Y015
+
+@_typing.final
+class TokenLogprobs(_message.Message):
+    """The target's log-probabilities at one position, before any sampling parameter acts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOGPROB_FIELD_NUMBER: _builtins.int
+    TOP_IDS_FIELD_NUMBER: _builtins.int
+    TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
+    logprob: _builtins.float
+    """Of the committed token."""
+    @_builtins.property
+    def top_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The likeliest ids, falling."""
+
+    @_builtins.property
+    def top_logprobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Their log-probabilities."""
+
+    def __init__(
+        self,
+        *,
+        logprob: _builtins.float = ...,
+        top_ids: _abc.Iterable[_builtins.int] | None = ...,
+        top_logprobs: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["logprob", b"logprob", "top_ids", b"top_ids", "top_logprobs", b"top_logprobs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TokenLogprobs: _TypeAlias = TokenLogprobs  # noqa: Y015
 
 @_typing.final
 class ServerTiming(_message.Message):

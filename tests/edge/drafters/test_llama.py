@@ -13,13 +13,15 @@ from gguf import GGUFWriter
 from draftwire_edge.drafter import Drafter, Guess
 from draftwire_edge.drafters.llama import LlamaCppDrafter
 from draftwire_edge.llama_runtime import llama_cpp
+from draftwire_edge.proposer import Proposer
 from draftwire_models.errors import UnreadableModelError
 from draftwire_protocol.errors import DrafterError, UserInputError
 from draftwire_protocol.params import SamplingParams
 from draftwire_protocol.sampling import choose_token
 from tiny import TinyConfig, TinyPair, make_tiny_pair, vocabulary
 
-GREEDY = SamplingParams()
+PLAIN = SamplingParams()
+GREEDY = Proposer(PLAIN)
 WARM = SamplingParams(temperature=0.8, top_p=0.9, seed=5)
 PROMPT = [int(token) for token in np.random.default_rng(3).integers(0, 256, 40)]
 
@@ -48,7 +50,7 @@ def drafter(pair: TinyPair) -> Iterator[LlamaCppDrafter]:
 def _fresh_draft(pair: TinyPair, context: list[int], sampling: SamplingParams, limit: int) -> list[Guess]:
     fresh = LlamaCppDrafter(pair.drafters["perfect"], threads=1)
     try:
-        return fresh.draft(context, sampling, limit, _always)
+        return fresh.draft(context, Proposer(sampling), limit, _always)
     finally:
         fresh.close()
 
@@ -99,9 +101,7 @@ class TestReuse:
         long = [token % 256 for token in range(650)]
         drafter.prefill(long)
         assert drafter.decoded_tokens == 650
-        assert _tokens(drafter.draft(long, GREEDY, 4, _always)) == _tokens(
-            _fresh_draft(pair, long, GREEDY, 4)
-        )
+        assert _tokens(drafter.draft(long, GREEDY, 4, _always)) == _tokens(_fresh_draft(pair, long, PLAIN, 4))
 
 
 class TestRollback:
@@ -125,7 +125,7 @@ class TestRollback:
         context = list(PROMPT)
         generator = np.random.default_rng(0)
         for _ in range(20):
-            used.draft(context, WARM, 6, _always)
+            used.draft(context, Proposer(WARM), 6, _always)
             context = [
                 *context[: len(context) - int(generator.integers(0, 4))],
                 int(generator.integers(0, 256)),
@@ -169,15 +169,15 @@ def _fresh_draft_unpatched(
     pair: TinyPair, context: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> list[Guess]:
     monkeypatch.undo()
-    return _fresh_draft(pair, context, GREEDY, 3)
+    return _fresh_draft(pair, context, PLAIN, 3)
 
 
 class TestGuesses:
-    @pytest.mark.parametrize("sampling", [GREEDY, WARM, SamplingParams(temperature=1.0, seed=9)])
+    @pytest.mark.parametrize("sampling", [PLAIN, WARM, SamplingParams(temperature=1.0, seed=9)])
     def test_each_guess_is_the_choice_for_its_position(
         self, drafter: LlamaCppDrafter, sampling: SamplingParams
     ) -> None:
-        block = drafter.draft(PROMPT, sampling, 12, _always)
+        block = drafter.draft(PROMPT, Proposer(sampling), 12, _always)
         context = list(PROMPT)
         sequence = drafter._sequence
         sequence.clear()
@@ -190,7 +190,7 @@ class TestGuesses:
 
     def test_padding_ids_are_never_guessed(self, drafter: LlamaCppDrafter) -> None:
         hot = SamplingParams(temperature=20.0, seed=1)
-        block = _tokens(drafter.draft(PROMPT, hot, 300, _always))
+        block = _tokens(drafter.draft(PROMPT, Proposer(hot), 300, _always))
         assert len(block) == 300
         assert max(block) < vocabulary.N_TOKENS < drafter.tokenizer.n_vocab
 
@@ -238,7 +238,7 @@ class TestContextEdge:
         assert drafter.context_length == 700
 
     def test_the_very_last_position_can_be_drafted(self, drafter: LlamaCppDrafter) -> None:
-        assert len(drafter.draft([9] * 690, WARM, 99, _always)) == 10
+        assert len(drafter.draft([9] * 690, Proposer(WARM), 99, _always)) == 10
 
     @pytest.mark.parametrize("length", [1, 2, 3])
     def test_tiny_contexts_work(self, pair: TinyPair, length: int) -> None:
@@ -263,7 +263,10 @@ class TestOwnership:
         thread = threading.Thread(target=lambda: blocks.append(drafter.draft(PROMPT, GREEDY, 5, wait)))
         thread.start()
         assert inside.wait(30)
-        for call in (lambda: drafter.draft(PROMPT, GREEDY, 1, _always), lambda: drafter.prefill(PROMPT)):
+        for call in (
+            lambda: drafter.draft(PROMPT, GREEDY, 1, _always),
+            lambda: drafter.prefill(PROMPT),
+        ):
             with pytest.raises(DrafterError, match="in use by another call"):
                 call()
         leave.set()

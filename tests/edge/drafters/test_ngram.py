@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from draftwire_edge.drafter import Drafter, Guess
 from draftwire_edge.drafters.ngram import WITNESSES, NgramDrafter
+from draftwire_edge.proposer import Proposer
 from draftwire_protocol.errors import UserInputError
 from draftwire_protocol.params import SamplingParams
 
-GREEDY = SamplingParams()
+GREEDY = Proposer(SamplingParams())
 
 
 def _always(_block: Sequence[Guess]) -> bool:
