@@ -22,7 +22,8 @@ from draftwire_protocol.errors import (
     OverloadedError,
     StaleDraftError,
 )
-from draftwire_protocol.grammar import GrammarCompiler, GrammarSpec, GrammarState
+from draftwire_protocol.grammar import GrammarCompiler, GrammarState
+from draftwire_protocol.grammar_spec import GrammarSpec
 from draftwire_protocol.messages import CloudMessage, EdgeMessage, Open, Opened, ServerTiming, Verdict
 from draftwire_protocol.sampling import Float32Array
 

@@ -20,7 +20,8 @@ from pydantic_settings import (
 from draftwire_edge.controller import GammaPolicy
 from draftwire_protocol.commit import check_limits, check_text
 from draftwire_protocol.errors import UserInputError
-from draftwire_protocol.grammar import GrammarSpec
+from draftwire_protocol.grammar import check_grammar
+from draftwire_protocol.grammar_spec import GrammarSpec
 from draftwire_protocol.messages import MAX_TOP_LOGPROBS, Mode, Scheme
 from draftwire_protocol.params import SamplingParams
 
@@ -159,7 +160,7 @@ def _check_together(settings: EdgeSettings) -> None:
     if settings.json_schema is not None and settings.regex is not None:
         raise UserInputError("--regex", "there is a --json-schema already", "Give one of them")
     if (grammar := settings.grammar) is not None:
-        grammar.check()
+        check_grammar(grammar)
     if settings.min_tokens > settings.max_tokens:
         problem = f"{settings.min_tokens} is more than --max-tokens {settings.max_tokens}"
         raise UserInputError("--min-tokens", problem, "Ask for fewer, or allow more")

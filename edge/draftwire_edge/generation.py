@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from draftwire_protocol.commit import FinishReason
-from draftwire_protocol.grammar import GrammarSpec
+from draftwire_protocol.grammar_spec import GrammarSpec
 from draftwire_protocol.messages import Scheme, TokenLogprobs, Usage
 from draftwire_protocol.params import SamplingParams
 

@@ -14,7 +14,7 @@ from draftwire_protocol._pb import speculation_pb2 as pb
 from draftwire_protocol.commit import FinishReason
 from draftwire_protocol.errors import ProtocolError
 from draftwire_protocol.fingerprint import CHUNK
-from draftwire_protocol.grammar import GrammarSpec
+from draftwire_protocol.grammar_spec import GrammarSpec
 from draftwire_protocol.messages import (
     Cancel,
     CloudMessage,

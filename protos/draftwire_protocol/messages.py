@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from draftwire_protocol.commit import FinishReason
-from draftwire_protocol.grammar import GrammarSpec
+from draftwire_protocol.grammar_spec import GrammarSpec
 from draftwire_protocol.params import SamplingParams
 from draftwire_protocol.proposal import Proposal
 

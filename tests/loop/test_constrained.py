@@ -14,7 +14,7 @@ from draftwire_edge.drafters.ngram import NgramDrafter
 from draftwire_edge.generation import GenerationRequest
 from draftwire_protocol.commit import FinishReason
 from draftwire_protocol.errors import DraftwireError
-from draftwire_protocol.grammar import GrammarSpec
+from draftwire_protocol.grammar_spec import GrammarSpec
 from draftwire_protocol.messages import Mode, Scheme
 from draftwire_protocol.params import SamplingParams
 from loop.harness import connected, serving

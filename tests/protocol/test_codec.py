@@ -9,7 +9,7 @@ from draftwire_protocol import messages as m
 from draftwire_protocol._pb import speculation_pb2 as pb
 from draftwire_protocol.commit import FinishReason
 from draftwire_protocol.errors import DraftwireError, ProtocolError, error_from_status
-from draftwire_protocol.grammar import GrammarSpec
+from draftwire_protocol.grammar_spec import GrammarSpec
 from draftwire_protocol.params import MIN_TEMPERATURE, SamplingParams
 from draftwire_protocol.proposal import Proposal
 

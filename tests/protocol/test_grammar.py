@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator, validate  # type: ignore[import-untyped]
 
-from draftwire_protocol import grammar
+from draftwire_protocol import grammar, grammar_spec
 from draftwire_protocol.errors import UserInputError
-from draftwire_protocol.grammar import GrammarCompiler, GrammarSpec, GrammarState
+from draftwire_protocol.grammar import GrammarCompiler, GrammarState
+from draftwire_protocol.grammar_spec import GrammarSpec
 
 #: Tokens across every border there is: of values, of escapes, in the middle of characters.
 MERGES = (
@@ -345,7 +346,7 @@ def test_no_more_is_undone_than_was_taken(count: int) -> None:
         ("a$b", "lookarounds not supported"),
         ("(?x)a # note\n b", "flag x"),
         ("[^\\s\\S]", "no text"),
-        ("a" * (grammar.MAX_GRAMMAR_CHARS + 1), "too many"),
+        ("a" * (grammar_spec.MAX_GRAMMAR_CHARS + 1), "too many"),
     ],
 )
 def test_a_bad_expression_is_refused(text: str, problem: str) -> None:
@@ -384,7 +385,7 @@ def test_a_bad_or_unsupported_schema_is_refused(text: str, problem: str) -> None
 def refused(kind: Literal["json_schema", "regex"], text: str, option: str, problem: str) -> None:
     """With and without a vocabulary, in the same words, on one line."""
     messages = []
-    for look in (GrammarSpec.check, COMPILER.compile):
+    for look in (grammar.check_grammar, COMPILER.compile):
         with pytest.raises(UserInputError, match=problem) as error:
             look(GrammarSpec(kind, text))
         assert error.value.argument == option
@@ -396,7 +397,7 @@ def refused(kind: Literal["json_schema", "regex"], text: str, option: str, probl
 
 def test_what_compiles_passes_the_check() -> None:
     for spec in SPECS:
-        spec.check()
+        grammar.check_grammar(spec)
 
 
 def test_there_are_two_kinds() -> None:
