@@ -171,6 +171,9 @@ def doctor(
     pair: PairOption = None,
     draft_model: DraftModelOption = None,
     threads: ThreadsOption = None,
+    exactness: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Compare N positions, decoded alone and in blocks.")
+    ] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Check models, drafter, link and handshake, and say what is wrong and what to do.
@@ -182,12 +185,14 @@ def doctor(
     - `draftwire doctor`
 
     - `draftwire doctor --cloud gpu.example.org:50051 --json`
+
+    - `draftwire doctor --exactness 200`
     """
     from draftwire_edge.doctor import examine, print_findings  # noqa: PLC0415  # keeps --help quick
 
     with errors_explained():
         settings = load_settings(cloud=cloud, pair=pair, draft_model=draft_model, threads=threads)
-        findings = asyncio.run(examine(settings))
+        findings = asyncio.run(examine(settings, exactness))
         print_findings(findings, as_json=as_json)
         if not all(finding.ok for finding in findings):
             raise typer.Exit(FAILURE_EXIT)

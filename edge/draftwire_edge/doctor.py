@@ -16,6 +16,7 @@ from draftwire_edge.channel import CloudChannel
 from draftwire_edge.client import draft_model_path
 from draftwire_edge.config import EdgeSettings
 from draftwire_edge.drafters.llama import LlamaCppDrafter
+from draftwire_edge.exactness import ExactnessProbe
 from draftwire_edge.handshake import check_vocabulary, fetch_card
 from draftwire_edge.proposer import Proposer
 from draftwire_models.errors import ModelError
@@ -26,6 +27,8 @@ from draftwire_protocol.params import SamplingParams
 
 _PINGS = 10
 _DRAFTED = 16
+#: A text that goes on for long.
+_LONG_ANSWER = "The numbers from one to a thousand, each with its name and a word about it:\n1"
 #: Slower drafting than this rarely beats a cloud that streams.
 _SLOW_DRAFT_MS = 100.0
 
@@ -39,8 +42,13 @@ class Finding:
     detail: str
 
 
-async def examine(settings: EdgeSettings) -> list[Finding]:
-    """Check everything that can go wrong before the first token."""
+async def examine(settings: EdgeSettings, exactness_tokens: int = 0) -> list[Finding]:
+    """Check everything that can go wrong before the first token.
+
+    Args:
+        settings: from ``load_settings``.
+        exactness_tokens: also compare this many positions, decoded alone and in blocks.
+    """
     patient = _Patient(settings)
     findings = [
         await _check("draft model", patient.find_model),
@@ -51,6 +59,10 @@ async def examine(settings: EdgeSettings) -> list[Finding]:
         await _check("chat template", patient.compare_template),
         await _check("exactness", patient.ask_exactness),
     ]
+    if exactness_tokens:
+        findings.append(
+            await _check("exactness, measured", lambda: patient.measure_exactness(exactness_tokens))
+        )
     patient.close()
     return findings
 
@@ -125,6 +137,16 @@ class _Patient:
                 "--dtype float32"
             )
         return "block and one-at-a-time verification gave the same bits at start"
+
+    async def measure_exactness(self, count: int) -> str:
+        card, tokenizer = self._known_card(), self._known_drafter().tokenizer
+        prompt_ids = tokenizer.encode(_LONG_ANSWER, add_special=True, parse_special=False)
+        async with CloudChannel(self._settings.cloud) as channel:
+            found = await ExactnessProbe(channel, card, tokenizer.pieces, prompt_ids, count).measure()
+        report = "\n".join(str(one) for one in found)
+        if any(one.differences for one in found):
+            raise DraftwireError(f"{report}\nServe with fixed shapes, or with --dtype float32")
+        return report
 
     def close(self) -> None:
         if self._drafter is not None:
