@@ -81,11 +81,14 @@ class SamplingParams:
         """Option, value, whether it is in range, the range, what to type instead."""
         uint32, penalty = f"[0, {MAX_UINT32}]", f"[-{MAX_PENALTY}, {MAX_PENALTY}]"
         return [
-            ("--top-k", self.top_k, 0 <= self.top_k <= MAX_UINT32, uint32, "Use 0 to keep every token"),
-            ("--top-p", self.top_p, 0.0 < self.top_p <= 1.0, "(0, 1]", "Use 1 to keep every token"),
-            ("--min-p", self.min_p, 0.0 <= self.min_p <= 1.0, "[0, 1]", "Use 0 to drop nothing"),
+            ("--top-k", self.top_k, 0 <= self.top_k <= MAX_UINT32, uint32, "Use 0 to keep all, or e.g. 50"),
+            ("--top-p", self.top_p, 0.0 < self.top_p <= 1.0, "(0, 1]", "Use 1 to keep all, or e.g. 0.9"),
+            ("--min-p", self.min_p, 0.0 <= self.min_p <= 1.0, "[0, 1]", "Use 0 to drop none, or e.g. 0.05"),
             ("--seed", self.seed, 0 <= self.seed <= MAX_SEED, "[0, 2^64)", "Use a non-negative integer"),
-            ("--typical-p", self.typical_p, 0.0 < self.typical_p <= 1.0, "(0, 1]", "Use 1 to keep all"),
+            (
+                "--typical-p", self.typical_p,
+                0.0 < self.typical_p <= 1.0, "(0, 1]", "Use 1 to keep all, or e.g. 0.9",
+            ),
             (
                 "--repetition-penalty", self.repetition_penalty,
                 0.0 < self.repetition_penalty < math.inf, "(0, inf)", "Use 1 for none, e.g. 1.1",
