@@ -245,8 +245,12 @@ class EngineLoop:
         stream = job.stream
         if not job.work.num_logits:
             return _Outcome(stream)
-        verdict = stream.session.apply(rows)
-        stream.slot.truncate(len(stream.session.ids) - 1)
+        try:
+            verdict = stream.session.apply(rows)
+        except DraftwireError as error:
+            return _Outcome(stream, error=error)  # its neighbours in the batch go on
+        finally:
+            stream.slot.truncate(len(stream.session.ids) - 1)
         queue_s = max(0.0, min(started, self._step_ended_at) - stream.ready_at)
         now = self._clock()
         other_s = max(0.0, now - stream.ready_at - queue_s - forward_s)

@@ -1,9 +1,13 @@
 """Real models through the real service: the same tokens, fewer passes, small overheads."""
 
+import json
+
+import jsonschema  # type: ignore[import-untyped]  # its stubs are one more package
 import pytest
 
 from draftwire_edge.controller import GammaPolicy
 from draftwire_edge.generation import GenerationRequest, GenerationResult
+from draftwire_protocol.grammar_spec import GrammarSpec
 from draftwire_protocol.messages import Mode
 from draftwire_protocol.params import SamplingParams
 from loop.harness import CLOUD_ALONE, connected, serving
@@ -48,6 +52,27 @@ async def test_default_pair_equals_cloud_alone_with_fewer_passes(
     passes = sum(together.timings.target_passes for _, together in both)
     tokens = sum(len(together.token_ids) for _, together in both)
     assert passes < 0.8 * tokens
+
+
+async def test_default_pair_writes_json_that_follows_a_schema(coder: RealPair) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 20}, "legs": {"type": "integer"}},
+        "required": ["name", "legs"],
+        "additionalProperties": False,
+    }
+    request = GenerationRequest(
+        coder.encode("Describe a spider as JSON with name and legs."),
+        SamplingParams(0.7, top_p=0.9, seed=3),
+        60,
+        grammar=GrammarSpec("json_schema", json.dumps(schema)),
+    )
+    async with serving(coder.loaded) as server, connected(server, coder.loaded) as edge:
+        alone = await edge.write(request, None, CLOUD_ALONE)
+        together = await edge.write(request, coder.drafter, AUTO_GAMMA)
+    assert_equal([(alone, together)])
+    jsonschema.validate(json.loads(together.text), schema)
+    assert together.timings.num_accepted_tokens > 0
 
 
 async def test_default_pair_keeps_to_the_payload_budget(coder: RealPair, questions: list[str]) -> None:
