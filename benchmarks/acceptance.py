@@ -4,7 +4,8 @@
     python benchmarks/acceptance.py [--tokens 128] [--temperature 1.0] [--gamma 4] [--json FILE]
 
 Blocks have a fixed length, so that the schemes are asked about the same number of tokens. Acceptance is
-accepted / drafted over all prompts; the mean acceptance length counts the target's own token as well.
+accepted / drafted over all prompts; first is that of a block's first token alone, which no earlier
+rejection can spoil; the mean acceptance length counts the target's own token as well.
 """
 
 import argparse
@@ -44,7 +45,7 @@ async def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     prompts = [json.loads(line) for line in PROMPTS.read_text(encoding="utf-8").splitlines()]
     rows: list[dict[str, Any]] = []
     async with EdgeClient(settings) as client:
-        for seed, prompt in enumerate(prompts[: arguments.prompts]):
+        for seed, prompt in enumerate(prompts[: arguments.prompts], start=arguments.seed):
             request = client.request(prompt["prompt"], seed=seed)
             for scheme in Scheme:
                 result = await write(client, replace(request, scheme=scheme))
@@ -57,6 +58,7 @@ async def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
                         "drafts": timings.num_drafts,
                         "drafted": timings.num_draft_tokens,
                         "accepted": timings.num_accepted_tokens,
+                        "first": sum(timings.num_accepted_tokens_per_pos[:1]),
                         "draft_bytes_per_token": timings.draft_bytes_per_token,
                     }
                 )
@@ -75,6 +77,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
         sent = sum(row["draft_bytes_per_token"] * row["drafted"] for row in own)
         found[scheme.value] = {
             "acceptance": accepted / drafted,
+            "first": sum(row["first"] for row in own) / drafts,
             "mean_acceptance_length": 1.0 + accepted / drafts,
             "bytes_per_drafted_token": sent / drafted,
         }
@@ -91,6 +94,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=20, help="how many of the prompts")
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--top-p", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=0, help="of the first prompt; each has the next one")
     parser.add_argument("--gamma", type=int, default=4, help="tokens a block")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything to this file")
     arguments = parser.parse_args()
