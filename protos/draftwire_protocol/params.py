@@ -21,6 +21,8 @@ MAX_TEMPERATURE = 1e6
 #: As in other engines; beyond it a token is as good as banned or forced.
 MAX_PENALTY = 2.0
 MAX_BIAS = 100.0
+#: Most biases, and most bad words: each costs time at every token.
+MAX_ENTRIES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,9 @@ class SamplingParams:
         for argument, value, holds, range_, fix in self._ranges():
             if not holds:
                 raise UserInputError(argument, f"{value} is not in {range_}", fix)
+        for argument, count in (("--logit-bias", len(self.logit_bias)), ("--bad-word", len(self.bad_words))):
+            if count > MAX_ENTRIES:
+                raise UserInputError(argument, f"{count} are too many", f"Use at most {MAX_ENTRIES}")
         for token, bias in self.logit_bias:
             if not (0 <= token <= MAX_UINT32 and abs(bias) <= MAX_BIAS):
                 fix = f"Give token ids and biases from -{MAX_BIAS:.0f} to {MAX_BIAS:.0f}, e.g. 198:-5"

@@ -11,7 +11,7 @@ from scipy import stats
 from draftwire_protocol import sampling
 from draftwire_protocol.errors import BrokenLogitsError, UserInputError
 from draftwire_protocol.noise import gumbel_noise, position_key
-from draftwire_protocol.params import MAX_UINT32, MIN_TEMPERATURE, SamplingParams
+from draftwire_protocol.params import MAX_ENTRIES, MAX_UINT32, MIN_TEMPERATURE, SamplingParams
 
 PARAMS = st.builds(
     SamplingParams,
@@ -197,6 +197,14 @@ def test_choice_over_seeds_follows_the_warped_distribution(params: SamplingParam
     # Negative control: a temperature wrong by a fifth is caught.
     wrong = np.exp(row[support].astype(np.float64) / params.temperature * 1.2)
     assert stats.chisquare(counts[support], draws * wrong / wrong.sum()).pvalue < 1e-9
+
+
+@pytest.mark.parametrize("field", ["logit_bias", "bad_words"])
+def test_too_many_entries_are_refused(field: str) -> None:
+    entries: tuple[Any, ...] = tuple((token, 1) for token in range(MAX_ENTRIES + 1))
+    with pytest.raises(UserInputError, match="too many"):
+        SamplingParams(**{field: entries})
+    SamplingParams(**{field: entries[1:]})
 
 
 @pytest.mark.parametrize(
