@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -247,12 +248,14 @@ def config(as_json: JsonOption = False) -> None:
         return
     table = Table("setting", "value", "origin", title=f"file: {config_file()}", title_justify="left")
     for name, value, origin in rows:
-        table.add_row(name, str(value), origin)
+        table.add_row(name, str(_plain(value)), origin)
     Console().print(table)
 
 
 def _plain(value: Any) -> Any:
     """A value as JSON can hold it."""
+    if isinstance(value, Enum):
+        return value.value
     return str(value) if isinstance(value, Path) else value
 
 
