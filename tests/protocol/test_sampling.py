@@ -201,10 +201,10 @@ def test_choice_over_seeds_follows_the_warped_distribution(params: SamplingParam
 
 @pytest.mark.parametrize("field", ["logit_bias", "bad_words"])
 def test_too_many_entries_are_refused(field: str) -> None:
-    entries: tuple[Any, ...] = tuple((token, 1) for token in range(MAX_ENTRIES + 1))
+    entries: Any = tuple((token, 1) for token in range(MAX_ENTRIES + 1))
     with pytest.raises(UserInputError, match="too many"):
-        SamplingParams(**{field: entries})
-    SamplingParams(**{field: entries[1:]})
+        SamplingParams(**dict[str, Any]({field: entries}))
+    SamplingParams(**dict[str, Any]({field: entries[1:]}))
 
 
 @pytest.mark.parametrize(
