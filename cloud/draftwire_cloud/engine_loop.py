@@ -249,6 +249,9 @@ class EngineLoop:
             verdict = stream.session.apply(rows)
         except DraftwireError as error:
             return _Outcome(stream, error=error)  # its neighbours in the batch go on
+        except Exception as error:  # noqa: BLE001  # whatever a text's judging raises ends that text alone
+            _log.exception("a verdict failed")
+            return _Outcome(stream, error=DraftwireError(f"the verdict failed: {error}"))
         finally:
             stream.slot.truncate(len(stream.session.ids) - 1)
         queue_s = max(0.0, min(started, self._step_ended_at) - stream.ready_at)

@@ -64,15 +64,16 @@ class Judge:
             ids: prompt and committed output.
             draft: cut to the rows at hand.
             rows: float32 ``[gamma + 1, n_vocab]``; row i follows i drafted tokens.
+
+        Raises:
+            NothingToWriteError: no token may follow what stays.
+            BrokenLogitsError: the target's logits are not numbers.
         """
         block, sampling, start = draft.ids, self._sampling, len(ids)
-        self._processors.move_to(ids)
 
-        @cache
         def row(offset: int) -> Float32Array:
-            # Offsets are first asked for in order, so the state is that of the offset before.
-            if offset:
-                self._processors.assume(block[offset - 1])
+            if self._processors.active:
+                self._processors.move_to([*ids, *block[:offset]])
             return self._processors(rows[offset, : self._n_tokens])
 
         if self._scheme is Scheme.COUPLED:

@@ -109,7 +109,8 @@ class CloudSession:
         self._transcript.commit(request.committed_ids)
         self.ids = [*request.prompt_ids, *self._transcript.ids]
         self._last_verdict: tuple[Draft, Verdict] | None = None
-        self._judged: set[Draft] = set()
+        #: Epoch, start and ids of every draft that has its verdict.
+        self._judged: set[tuple[int, int, tuple[int, ...]]] = set()
         # Where the text ended when the edge was last waited for; in cloud mode it goes on from there.
         self._waited_at = 0
         # The first token needs no draft: the prompt's last row decides it.
@@ -177,7 +178,7 @@ class CloudSession:
         the cloud wrote alone: then the verdicts that the edge needs are on their way.
         """
         is_behind = draft.start < self._waited_at and draft.epoch >= self.epoch
-        return is_behind and draft not in self._judged
+        return is_behind and (draft.epoch, draft.start, draft.ids) not in self._judged
 
     def _set_mode(self, mode: Mode) -> list[CloudMessage]:
         self.mode = mode
@@ -229,7 +230,7 @@ class CloudSession:
         streams = self.mode is Mode.CLOUD and not self.finished
         self._draft = Draft(self.epoch, len(self.ids), ()) if streams else None
         # 4. Remember what was asked, so that late copies are known.
-        self._judged.add(draft)
+        self._judged.add((draft.epoch, draft.start, draft.ids))
         if not streams:
             self._waited_at = len(self.ids)
         return verdict

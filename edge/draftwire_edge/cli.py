@@ -77,7 +77,8 @@ def generate(  # one parameter an option
     ] = None,
     min_tokens: Annotated[int | None, typer.Option(help="No end before this many tokens.")] = None,
     bad_word: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="Never write this; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="Avoid this, as it stands and after a space; may be repeated."),
     ] = None,
     scheme: Annotated[
         str | None,
@@ -138,8 +139,10 @@ def _biases(given: list[str] | None) -> dict[str, str] | None:
         return None
     pairs = [one.partition(":") for one in given]
     for whole, (token, colon, bias) in zip(given, pairs, strict=True):
-        if not (token.strip().isdigit() and colon and bias):
+        if not (token.strip().isdecimal() and colon and bias):
             raise UserInputError("--logit-bias", f"{whole!r} is not ID:BIAS", "Write e.g. 198:-5")
+    if len({token for token, _, _ in pairs}) < len(pairs):
+        raise UserInputError("--logit-bias", "a token has two biases", "Give each token one")
     return {token: bias for token, _, bias in pairs}
 
 
@@ -190,8 +193,12 @@ def doctor(
     - `draftwire doctor --exactness 200`
     """
     from draftwire_edge.doctor import examine, print_findings  # noqa: PLC0415  # keeps --help quick
+    from draftwire_edge.exactness import SHORTEST  # noqa: PLC0415  # keeps --help quick
 
     with errors_explained():
+        if 0 < exactness < SHORTEST:
+            fix = f"Use at least {SHORTEST}, so that a block of every size goes through"
+            raise UserInputError("--exactness", f"{exactness} positions are too few", fix)
         settings = load_settings(cloud=cloud, pair=pair, draft_model=draft_model, threads=threads)
         findings = asyncio.run(examine(settings, exactness))
         print_findings(findings, as_json=as_json)

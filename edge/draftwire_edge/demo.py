@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -26,6 +26,7 @@ from draftwire_models.pairs import Role, get_pair
 from draftwire_models.progress import console_progress
 from draftwire_models.pull import pull_pair
 from draftwire_protocol.errors import CloudUnavailableError
+from draftwire_protocol.messages import Scheme
 
 PROMPTS = {
     "code": "Write a Python function that merges two sorted lists into one sorted list, with a docstring.",
@@ -65,6 +66,8 @@ def run_demo(settings: EdgeSettings, *, start_cloud: bool, json_file: Path | Non
     Returns:
         Whether all texts were identical.
     """
+    # The other schemes keep the distribution, not the very tokens, so there would be nothing to compare.
+    settings = settings.model_copy(update={"scheme": Scheme.COUPLED})
     with _service(settings.pair, settings.cloud, start=start_cloud) as address:
         comparisons = asyncio.run(_compare(settings.model_copy(update={"cloud": address})))
     _screen.print(_table(comparisons))
@@ -125,8 +128,7 @@ async def _compare(settings: EdgeSettings) -> list[Comparison]:
 async def _warm_up(client: EdgeClient) -> None:
     """A few tokens, so that no figure contains a first call's set-up."""
     request = client.request("Hello")
-    short = type(request)(request.prompt_ids, request.sampling, max_tokens=12)
-    async for _ in client.generate_from(short):
+    async for _ in client.generate_from(replace(request, max_tokens=12)):
         pass
 
 

@@ -1,15 +1,14 @@
 """Measures, through the wire, whether verifying in blocks gives what decoding one at a time gives.
 
 The cloud writes a text alone, one token a pass, with log-probabilities. The same text is then offered
-back as drafts of several block sizes, and written once more beside another session. Every position's
-log-probabilities travel as float32 and are compared bit for bit.
+back as drafts of several block sizes. Every position's log-probabilities travel as float32 and are
+compared bit for bit. Neighbours in a pass are not compared: the engine runs one session a step.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from draftwire_edge.channel import CloudChannel
 from draftwire_edge.controller import Controller, GammaPolicy
@@ -22,6 +21,8 @@ from draftwire_protocol.messages import Mode, ModelCard
 
 #: Block sizes, the target's own token not counted.
 GAMMAS = (1, 4, 7)
+#: Fewest positions: the first token comes without a draft, the last one is never drafted.
+SHORTEST = max(GAMMAS) + 2
 _CLOUD_ALONE = GammaPolicy(mode=Mode.CLOUD)
 
 
@@ -119,23 +120,20 @@ class ExactnessProbe:
         self._request = GenerationRequest(tuple(prompt_ids), max_tokens=count, top_logprobs=2)
 
     async def measure(self) -> list[Comparison]:
-        """Every block size, then decoding beside another session.
+        """Every block size.
 
         Raises:
-            DraftwireError: the cloud ended a text early.
+            DraftwireError: the text ended before there was enough to compare.
         """
         alone = await self._write(self._request, None, _CLOUD_ALONE)
+        if len(alone.token_ids) < SHORTEST:
+            raise DraftwireError(f"the text ended after {len(alone.token_ids)} tokens: nothing was compared")
         found = []
         for gamma in GAMMAS:
             drafter = KnownText(alone.token_ids, len(self._request.prompt_ids))
             blocks = await self._write(self._request, drafter, GammaPolicy(gamma, Mode.LOCKSTEP))
             found.append(compare(f"blocks of {gamma}", alone, blocks))
-        # A neighbour with another prompt, for as long as the text takes.
-        other = replace(self._request, prompt_ids=self._request.prompt_ids[::-1])
-        beside, _ = await asyncio.gather(
-            self._write(self._request, None, _CLOUD_ALONE), self._write(other, None, _CLOUD_ALONE)
-        )
-        return [*found, compare("beside another session", alone, beside)]
+        return found
 
     async def _write(
         self, request: GenerationRequest, drafter: KnownText | None, policy: GammaPolicy

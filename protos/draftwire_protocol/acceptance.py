@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from draftwire_protocol.errors import NothingToWriteError
 from draftwire_protocol.noise import Float64Array, Purpose
 from draftwire_protocol.proposal import Proposal
 
@@ -133,16 +134,29 @@ def block_chances(draft: Sequence[int], proposals: Sequence[Proposal], target_ro
     gamma = len(draft)
     kept, ends = [1.0] + [0.0] * gamma, [1.0] + [0.0] * gamma
     for place, (token, q) in enumerate(zip(draft, proposals, strict=True), start=1):
-        w = min(1.0, kept[place - 1] * float(target_row(place - 1)[token]) / q.probability(token))
+        try:
+            p = float(target_row(place - 1)[token])
+        except NothingToWriteError:
+            break
+        w = min(1.0, kept[place - 1] * p / q.probability(token))
         if w == 0.0:
             break
         kept[place] = w
         if place == gamma:
             ends[place] = w
         else:
-            mass = float(residual(target_row(place), proposals[place], w).sum())
+            mass = _open_mass(target_row, place, proposals[place], w)
             ends[place] = mass / (mass + 1.0 - w) if mass + 1.0 > w else 1.0
     return BlockChances(kept, ends)
+
+
+def _open_mass(target_row: TargetRow, place: int, q: Proposal, w: float) -> float:
+    """S of ``block_chances``."""
+    try:
+        return float(residual(target_row(place), q, w).sum())
+    except NothingToWriteError:
+        # The target would end in an error here, with all of its probability; q has no part in that.
+        return w
 
 
 def verify_block(
@@ -153,7 +167,8 @@ def verify_block(
     Args:
         draft: drafted ids, ``[gamma]``.
         proposals: what each was drawn from, ``[gamma]``.
-        target_row: asked up to three times for an offset, for the last one only if all is kept.
+        target_row: asked up to three times for an offset, for the last one only if all is kept. Where
+            it raises NothingToWriteError, so does this if the kept prefix ends there, and only then.
         uniform: draws, independent of those that drew the draft; one for each place, kept or not.
     """
     chances = block_chances(draft, proposals, target_row)

@@ -16,6 +16,7 @@ from draftwire_protocol.errors import ProtocolError
 from draftwire_protocol.fingerprint import CHUNK
 from draftwire_protocol.grammar_spec import GrammarSpec
 from draftwire_protocol.messages import (
+    MAX_DRAFT_TOKENS,
     Cancel,
     CloudMessage,
     Draft,
@@ -33,7 +34,7 @@ from draftwire_protocol.messages import (
     Verdict,
 )
 from draftwire_protocol.params import SamplingParams
-from draftwire_protocol.proposal import Proposal
+from draftwire_protocol.proposal import MAX_PROPOSAL_IDS, Proposal
 
 _MODE = {Mode.LOCKSTEP: pb.MODE_LOCKSTEP, Mode.CLOUD: pb.MODE_CLOUD}
 _SCHEME = {
@@ -96,6 +97,11 @@ def _encode_draft(message: Draft) -> pb.Draft:
 
 
 def _decode_draft(wire: pb.Draft) -> Draft:
+    # Before anything is built from it: a message may hold millions.
+    if len(wire.proposals) > MAX_DRAFT_TOKENS:
+        raise ProtocolError(f"{len(wire.proposals)} proposals; at most {MAX_DRAFT_TOKENS}")
+    if any(max(len(one.ids), len(one.weights)) > MAX_PROPOSAL_IDS for one in wire.proposals):
+        raise ProtocolError(f"a proposal of more than {MAX_PROPOSAL_IDS} ids")
     proposals = tuple(Proposal(tuple(one.ids), tuple(one.weights)) for one in wire.proposals)
     return Draft(wire.epoch, wire.start, tuple(wire.ids), proposals)
 

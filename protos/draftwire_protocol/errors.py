@@ -2,6 +2,7 @@
 
 DraftwireError
 ├── UserInputError (also ValueError)  what a user typed; names the argument and the fix   exit 2
+│   └── NothingToWriteError           biases, bans and constraints leave no token to write
 ├── ProtocolError                     a message that breaks the protocol                  INVALID_ARGUMENT
 ├── StaleDraftError                   a draft whose base is not the committed text        ABORTED
 ├── ModelMismatchError                the two models do not belong together               FAILED_PRECONDITION
@@ -37,6 +38,10 @@ class UserInputError(DraftwireError, ValueError):
         self.argument = argument
         self.problem = problem
         self.fix = fix
+
+
+class NothingToWriteError(UserInputError):
+    """What was asked for leaves no token to write at this place."""
 
 
 class ProtocolError(DraftwireError):

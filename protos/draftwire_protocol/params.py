@@ -23,6 +23,7 @@ MAX_PENALTY = 2.0
 MAX_BIAS = 100.0
 #: Most biases, and most bad words: each costs time at every token.
 MAX_ENTRIES = 1024
+MAX_WORD_IDS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,11 @@ class SamplingParams:
             if not (0 <= token <= MAX_UINT32 and abs(bias) <= MAX_BIAS):
                 fix = f"Give token ids and biases from -{MAX_BIAS:.0f} to {MAX_BIAS:.0f}, e.g. 198:-5"
                 raise UserInputError("--logit-bias", f"{token}:{bias} is out of range", fix)
+        if len({token for token, _ in self.logit_bias}) < len(self.logit_bias):
+            raise UserInputError("--logit-bias", "a token has two biases", "Give each token one")
+        if any(len(word) > MAX_WORD_IDS for word in self.bad_words):
+            problem, fix = "a word is too long", f"Give words of at most {MAX_WORD_IDS} tokens"
+            raise UserInputError("--bad-word", problem, fix)
         if any(not word for word in self.bad_words):
             raise UserInputError("--bad-word", "it is empty", "Leave it out, or give the text to avoid")
 
@@ -96,7 +102,7 @@ class SamplingParams:
             ),
             (
                 "--repetition-penalty", self.repetition_penalty,
-                0.0 < self.repetition_penalty < math.inf, "(0, inf)", "Use 1 for none, e.g. 1.1",
+                0.01 <= self.repetition_penalty <= 100.0, "[0.01, 100]", "Use 1 for none, e.g. 1.1",
             ),
             (
                 "--presence-penalty", self.presence_penalty,

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from draftwire_protocol.errors import UserInputError
+from draftwire_protocol.errors import NothingToWriteError, UserInputError
 from draftwire_protocol.grammar import GrammarState
 from draftwire_protocol.noise import Int64Array
 from draftwire_protocol.params import SamplingParams
@@ -44,7 +44,7 @@ class LogitsProcessors:
         self._num_prompt = num_prompt
         self._eos_ids = np.array(sorted(eos_ids), np.int64)
         # As in transformers, a ban of an end id alone is no ban.
-        self._bad_words = [word for word in params.bad_words if word not in {(one,) for one in eos_ids}]
+        self._bad_words = _by_last_but_one(set(params.bad_words) - {(one,) for one in eos_ids})
         self._bias_ids = np.array([token for token, _ in params.logit_bias], np.int64)
         self._biases = np.array([bias for _, bias in params.logit_bias], np.float32)
         self._grammar = grammar
@@ -109,7 +109,7 @@ class LogitsProcessors:
             A new row; the same one when nothing is on.
 
         Raises:
-            UserInputError: nothing is allowed any more.
+            NothingToWriteError: nothing is allowed any more.
         """
         if not self.active:
             return logits
@@ -121,7 +121,7 @@ class LogitsProcessors:
         if self._grammar:
             self._grammar.mask_logits(row)
         if not row.max() > _BANNED:
-            raise UserInputError(
+            raise NothingToWriteError(
                 "--bad-word, --min-tokens, --json-schema, --regex",
                 "together they leave no token to write",
                 "Ask for less",
@@ -146,7 +146,8 @@ class LogitsProcessors:
 
     def _ban(self, row: Float32Array) -> None:
         """Bad words that would be completed, and the end before min_tokens."""
-        for word in self._bad_words:
+        last = self._ids[-1] if self._ids else None
+        for word in (*self._bad_words.get(None, ()), *(self._bad_words.get(last, ()) if self._ids else ())):
             start = len(self._ids) - len(word) + 1
             if start >= 0 and tuple(self._ids[start:]) == word[:-1]:
                 row[word[-1]] = _BANNED
@@ -167,6 +168,14 @@ def check_ids(params: SamplingParams, n_tokens: int) -> None:
     for token in (one for word in params.bad_words for one in word):
         if token >= n_tokens:
             raise UserInputError("--bad-word", f"the vocabulary has no token {token}", fix)
+
+
+def _by_last_but_one(words: Collection[tuple[int, ...]]) -> dict[int | None, list[tuple[int, ...]]]:
+    """Words by the id that the text must end with before they can be completed; None for any."""
+    found: dict[int | None, list[tuple[int, ...]]] = {}
+    for word in words:
+        found.setdefault(word[-2] if len(word) > 1 else None, []).append(word)
+    return found
 
 
 def _keys(counter: Counter[int]) -> Int64Array:

@@ -285,6 +285,14 @@ def coupled_choice_over_all(logits: Float32Array, temperature: float, key: int) 
     return min((-best, token), (-other, its_token))[1]
 
 
+def _likeliest(logits: Float32Array) -> int:
+    """The argmax, where it is a number; NumPy's stops at a NaN."""
+    likeliest = int(np.argmax(logits))
+    if not math.isfinite(logits[likeliest]):
+        raise BrokenLogitsError(f"the model's logits are broken: the largest one is {logits[likeliest]}")
+    return likeliest
+
+
 def choose_token(logits: Float32Array, params: SamplingParams, position: int) -> int:
     """The coupled scheme's token: a pure function of (logits, params, position).
 
@@ -298,10 +306,7 @@ def choose_token(logits: Float32Array, params: SamplingParams, position: int) ->
     Raises:
         BrokenLogitsError: they are not numbers, or every id is banned.
     """
-    likeliest = int(np.argmax(logits))
-    # NumPy's argmax stops at a NaN.
-    if not math.isfinite(logits[likeliest]):
-        raise BrokenLogitsError(f"the model's logits are broken: the largest one is {logits[likeliest]}")
+    likeliest = _likeliest(logits)
     if params.greedy:
         return likeliest
     key = position_key(params.seed, position)
@@ -317,10 +322,14 @@ def probabilities(logits: Float32Array, params: SamplingParams) -> Float64Array:
     Args:
         logits: float32 ``[n_tokens]``, padding ids cut off.
         params: with temperature > 0.
+
+    Raises:
+        BrokenLogitsError: they are not numbers, or every id is banned.
     """
+    highest = float(logits[_likeliest(logits)])
     kept = warp(logits, params)
     if kept is None:
-        chances = np.exp((logits.astype(np.float64) - float(logits.max())) / params.temperature)
+        chances = np.exp((logits.astype(np.float64) - highest) / params.temperature)
         return cast("Float64Array", chances / chances.sum())
     chances = np.zeros(len(logits))
     chances[kept.ids] = np.exp(kept.scores - kept.scores.max())

@@ -50,6 +50,7 @@ def refused(finished: Finished, *said: str) -> None:
         (("--frequency-penalty", "nan"), ("--frequency-penalty", "0 for none")),
         (("--logit-bias", "much"), ("--logit-bias", "198:-5")),
         (("--logit-bias", "5:many"), ("--logit-bias",)),
+        (("--logit-bias", "5:1", "--logit-bias", "5:2"), ("--logit-bias", "two biases")),
         (("--logit-bias", "5:1000"), ("--logit-bias", "-100 to 100")),
         (("--min-tokens", "9", "--max-tokens", "5"), ("--min-tokens", "--max-tokens 5")),
         (("--bad-word", ""), ("--bad-word", "empty")),
@@ -72,6 +73,10 @@ async def test_options(options: tuple[str, ...], said: tuple[str, ...], tiny_pai
         else ("--draft-model", str(tiny_pair.drafters["noisy"]))
     )
     refused(await run("draftwire", "generate", "hi", *model, *options), *said)
+
+
+async def test_too_few_positions_to_compare() -> None:
+    refused(await run("draftwire", "doctor", "--exactness", "3"), "--exactness", "at least 9")
 
 
 async def test_closed_port(tiny_pair: TinyPair) -> None:

@@ -9,11 +9,13 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from draftwire_cloud.judge import Judge
 from draftwire_cloud.loading import LoadedTarget
 from draftwire_edge.controller import GammaPolicy
 from draftwire_edge.drafters.llama import LlamaCppDrafter
 from draftwire_edge.drafters.ngram import NgramDrafter
 from draftwire_edge.generation import GenerationRequest
+from draftwire_edge.proposer import Proposer
 from draftwire_protocol.errors import DraftwireError
 from draftwire_protocol.messages import Mode, Scheme
 from draftwire_protocol.params import SamplingParams
@@ -148,6 +150,30 @@ async def test_ids_the_target_does_not_have_are_refused_by_name(
         with pytest.raises(DraftwireError, match=option):
             await edge.write(GenerationRequest((60, 61), sampling, 5))
         # The service goes on.
+        assert (await edge.write(GenerationRequest((60, 61), max_tokens=5))).token_ids
+
+
+def test_a_branch_with_nothing_to_write_ends_the_block(drafters: dict[str, LlamaCppDrafter]) -> None:
+    everything = SamplingParams(bad_words=tuple((token,) for token in range(N_TOKENS)), min_tokens=3)
+    assert drafters["noisy"].draft([60, 61], Proposer(everything, num_prompt=2), 4, lambda _: True) == []
+    # And the drafter goes on.
+    assert len(drafters["noisy"].draft([60, 61], Proposer(SamplingParams()), 4, lambda _: True)) == 4
+
+
+async def test_a_verdict_that_breaks_ends_its_own_text(
+    loaded: LoadedTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = Judge.judge
+
+    def broken(self: Judge, ids: list[int], *rest: Any) -> Any:
+        if ids[0] == 66:
+            raise IndexError("nobody thought of this")
+        return right(self, ids, *rest)
+
+    monkeypatch.setattr(Judge, "judge", broken)
+    async with serving(loaded) as server, connected(server, loaded) as edge:
+        with pytest.raises(DraftwireError, match="nobody thought of this"):
+            await edge.write(GenerationRequest((66, 61), max_tokens=5))
         assert (await edge.write(GenerationRequest((60, 61), max_tokens=5))).token_ids
 
 

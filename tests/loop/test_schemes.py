@@ -6,10 +6,12 @@ does or never. Each negative control switches one bug on and must be caught at t
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from draftwire_cloud.judge import Judge
 from draftwire_edge.controller import GammaPolicy
 from draftwire_edge.drafter import Guess
 from draftwire_edge.drafters import guess as guess_module
@@ -152,15 +154,20 @@ def _redraw_from_the_next_row(monkeypatch: pytest.MonkeyPatch) -> SmallDrafter:
 
 def _count_penalties_once_a_block(monkeypatch: pytest.MonkeyPatch) -> SmallDrafter:
     class OnceABlock(LogitsProcessors):
+        settled = False
+
         def move_to(self, ids: Sequence[int]) -> None:
-            self._moving = True
-            super().move_to(ids)
-            self._moving = False
+            if not self.settled:
+                super().move_to(ids)
+            self.settled = True
 
-        def assume(self, token: int) -> None:
-            if self._moving:
-                super().assume(token)
+    right = Judge.judge
 
+    def unsettled(self: Judge, *block: Any) -> acceptance.Accepted:
+        self._processors.settled = False  # type: ignore[attr-defined]  # the class above
+        return right(self, *block)
+
+    monkeypatch.setattr(Judge, "judge", unsettled)
     monkeypatch.setattr("draftwire_cloud.judge.LogitsProcessors", OnceABlock)
     return SmallDrafter()
 

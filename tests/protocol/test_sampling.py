@@ -199,6 +199,19 @@ def test_choice_over_seeds_follows_the_warped_distribution(params: SamplingParam
     assert stats.chisquare(counts[support], draws * wrong / wrong.sum()).pvalue < 1e-9
 
 
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"logit_bias": ((3, 1.0), (3, 2.0))}, "two biases"),
+        ({"bad_words": ((1,) * 65,)}, "too long"),
+        ({"repetition_penalty": 1e-300}, "--repetition-penalty"),
+    ],
+)
+def test_what_would_hurt_or_be_ignored_is_refused(fields: dict[str, Any], problem: str) -> None:
+    with pytest.raises(UserInputError, match=problem):
+        SamplingParams(**fields)
+
+
 @pytest.mark.parametrize("field", ["logit_bias", "bad_words"])
 def test_too_many_entries_are_refused(field: str) -> None:
     entries: Any = tuple((token, 1) for token in range(MAX_ENTRIES + 1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from draftwire_edge.drafter import Guess, WantMore
@@ -12,7 +12,7 @@ from draftwire_edge.drafters.llama_sequence import LlamaSequence
 from draftwire_edge.llama_model import LlamaModel
 from draftwire_edge.proposer import Proposer
 from draftwire_edge.tokenizer import GgufTokenizer
-from draftwire_protocol.errors import DrafterError, UserInputError
+from draftwire_protocol.errors import DrafterError, NothingToWriteError, UserInputError
 
 
 class LlamaCppDrafter:
@@ -83,10 +83,13 @@ class LlamaCppDrafter:
                 return []
             self._sequence.move_to(context)
             proposer.begin(context)
-            block = [self._guess(proposer)]
-            while len(block) < limit and want_more(block):
-                self._sequence.append([block[-1].token])
+            block: list[Guess] = []
+            # A branch on which nothing may be written ends the block; the text need not come this way.
+            with suppress(NothingToWriteError):
                 block.append(self._guess(proposer))
+                while len(block) < limit and want_more(block):
+                    self._sequence.append([block[-1].token])
+                    block.append(self._guess(proposer))
             return block
 
     def close(self) -> None:
