@@ -7,9 +7,9 @@ from collections.abc import Collection, Sequence
 from functools import cache, partial
 
 from draftwire_protocol.acceptance import Accepted, verify_block, verify_coupled, verify_rejection
-from draftwire_protocol.errors import ProtocolError, UserInputError
+from draftwire_protocol.errors import ProtocolError
 from draftwire_protocol.grammar import GrammarState
-from draftwire_protocol.messages import MAX_TOP_LOGPROBS, Draft, Open, Scheme, TokenLogprobs
+from draftwire_protocol.messages import Draft, Open, Scheme, TokenLogprobs, check_top_logprobs
 from draftwire_protocol.noise import Float64Array, uniform
 from draftwire_protocol.processors import LogitsProcessors, check_ids
 from draftwire_protocol.proposal import check_proposals
@@ -114,15 +114,3 @@ def token_logprobs(logits: Float32Array, token: int, count: int) -> TokenLogprob
     top = top_candidates(logits, max(count, 1))
     pairs = zip(top.ids[:count].tolist(), (top.scores[:count] - log_norm).tolist(), strict=True)
     return TokenLogprobs(float(logits[token]) - log_norm, tuple(pairs))
-
-
-def check_top_logprobs(count: int | None) -> None:
-    """Refuse more likeliest ids than a verdict carries.
-
-    Raises:
-        UserInputError: out of range.
-    """
-    if count is not None and not 0 <= count <= MAX_TOP_LOGPROBS:
-        raise UserInputError(
-            "--logprobs", f"{count} is not in [0, {MAX_TOP_LOGPROBS}]", "Use 0 for the written token's alone"
-        )

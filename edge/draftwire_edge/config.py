@@ -22,7 +22,7 @@ from draftwire_protocol.commit import check_limits, check_text
 from draftwire_protocol.errors import UserInputError
 from draftwire_protocol.grammar import check_grammar
 from draftwire_protocol.grammar_spec import GrammarSpec
-from draftwire_protocol.messages import MAX_TOP_LOGPROBS, Mode, Scheme
+from draftwire_protocol.messages import Mode, Scheme, check_top_logprobs
 from draftwire_protocol.params import SamplingParams
 
 ENV_PREFIX = "DRAFTWIRE_"
@@ -164,9 +164,7 @@ def _check_together(settings: EdgeSettings) -> None:
     if settings.min_tokens > settings.max_tokens:
         problem = f"{settings.min_tokens} is more than --max-tokens {settings.max_tokens}"
         raise UserInputError("--min-tokens", problem, "Ask for fewer, or allow more")
-    if settings.logprobs is not None and not 0 <= settings.logprobs <= MAX_TOP_LOGPROBS:
-        problem = f"{settings.logprobs} is not in [0, {MAX_TOP_LOGPROBS}]"
-        raise UserInputError("--logprobs", problem, "Use 0 for the written token's alone")
+    check_top_logprobs(settings.logprobs)
     if any(not word for word in settings.bad_words):
         raise UserInputError("--bad-word", "it is empty", "Leave it out, or give the text to avoid")
     for word in settings.bad_words:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from draftwire_protocol.commit import FinishReason
+from draftwire_protocol.errors import UserInputError
 from draftwire_protocol.grammar_spec import GrammarSpec
 from draftwire_protocol.params import SamplingParams
 from draftwire_protocol.proposal import Proposal
@@ -178,6 +179,18 @@ class Finished:
 
     reason: FinishReason
     usage: Usage
+
+
+def check_top_logprobs(count: int | None) -> None:
+    """Refuse more likeliest ids than a verdict carries.
+
+    Raises:
+        UserInputError: out of range.
+    """
+    if count is not None and not 0 <= count <= MAX_TOP_LOGPROBS:
+        raise UserInputError(
+            "--logprobs", f"{count} is not in [0, {MAX_TOP_LOGPROBS}]", "Use 0 for the written token's alone"
+        )
 
 
 EdgeMessage = Open | Draft | SetMode | Cancel
