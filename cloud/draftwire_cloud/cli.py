@@ -135,4 +135,10 @@ def _errors_explained() -> Iterator[None]:
 
 def main() -> None:
     """Entry point."""
-    app()
+    try:
+        app()
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("draftwire"):
+            raise
+        _notes.print(f"Error: the cloud's half is not installed ({error}). Run pip install '.[cloud]'")
+        sys.exit(1)

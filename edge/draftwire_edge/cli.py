@@ -85,7 +85,7 @@ def generate(  # one parameter an option
         typer.Option(metavar="coupled|rejection|block", help="How drafted tokens are accepted."),
     ] = None,
     logprobs: Annotated[
-        int | None, typer.Option(metavar="N", help="Log-probabilities, and those of the N likeliest.")
+        int | None, typer.Option(metavar="N", help="In --json: log-probabilities, and the N likeliest.")
     ] = None,
     json_schema: Annotated[
         str | None, typer.Option(metavar="JSON|FILE", help="Write JSON that follows this schema.")
@@ -96,6 +96,9 @@ def generate(  # one parameter an option
     seed: Annotated[int | None, typer.Option(help="Same seed, same text.")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Most tokens to write.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="End before this text; may be repeated.")] = None,
+    context_length: Annotated[
+        int | None, typer.Option(help="Tokens that the draft model can hold, prompt and text.")
+    ] = None,
     system: Annotated[str | None, typer.Option(help="System message.")] = None,
     raw: Annotated[bool, typer.Option("--raw", help="No chat template.")] = False,
     threads: ThreadsOption = None,
@@ -127,6 +130,7 @@ def generate(  # one parameter an option
             bad_words=tuple(bad_word) if bad_word else None, scheme=scheme, logprobs=logprobs,
             json_schema=_schema(json_schema), regex=regex,
             max_tokens=max_tokens, stop=tuple(stop) if stop else None, threads=threads, wait_s=wait,
+            context_length=context_length,
         )  # fmt: skip
         text = _prompt(prompt)
         check_text("--system", system or "")

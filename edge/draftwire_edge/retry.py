@@ -11,8 +11,8 @@ class RetryPolicy:
 
     first_wait_s: float = 0.25
     max_wait_s: float = 4.0
-    #: Give up after this long without a committed token.
-    deadline_s: float = 30.0
+    #: Give up after this long without a committed token; a server that restarts loads its model first.
+    deadline_s: float = 180.0
 
 
 class Backoff:

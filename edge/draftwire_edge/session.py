@@ -83,7 +83,7 @@ class EdgeSession:
             DraftwireError: whatever else the cloud refuses, by its status.
         """
         run = await self._begin(request)
-        backoff = Backoff(self._retry)
+        backoff, failures = Backoff(self._retry), 0
         # 1. Stream until the text is finished; a broken connection is resumed where it stopped.
         while run.finish_reason is None:
             length = run.length
@@ -96,9 +96,15 @@ class EdgeSession:
                     raise
                 if run.length > length:
                     backoff.reset()
+                    failures = 0
                 wait_s = backoff.next_wait_s(self._clock())
                 if wait_s is None:
                     raise
+                failures += 1
+                # The first attempt to go on is quick; what takes longer is said.
+                if failures == 2:
+                    limit = f"for up to {self._retry.deadline_s:.0f} s"
+                    yield NoticeEvent(f"the cloud is away, trying to go on {limit} ({error})")
                 await asyncio.sleep(wait_s)
         # 2. Close with everything known about it.
         yield DoneEvent(run.result())

@@ -10,7 +10,14 @@ from draftwire_cloud.loading import LoadedTarget
 from draftwire_edge.channel import CloudChannel
 from draftwire_edge.controller import Controller, GammaPolicy
 from draftwire_edge.drafters.llama import LlamaCppDrafter
-from draftwire_edge.generation import DoneEvent, Event, GenerationRequest, GenerationResult, TokenEvent
+from draftwire_edge.generation import (
+    DoneEvent,
+    Event,
+    GenerationRequest,
+    GenerationResult,
+    NoticeEvent,
+    TokenEvent,
+)
 from draftwire_edge.handshake import fetch_card
 from draftwire_edge.session import EdgeSession
 from draftwire_protocol.errors import CloudUnavailableError, UserInputError
@@ -95,7 +102,7 @@ async def _until(events: AsyncIterator[Event], count: int) -> AsyncIterator[Toke
                 return
 
 
-async def test_a_cloud_that_stays_away_is_a_clear_error(loaded: LoadedTarget) -> None:
+async def test_a_cloud_that_stays_away_is_said_once_and_then_a_clear_error(loaded: LoadedTarget) -> None:
     impatient = replace(QUICK_RETRY, deadline_s=0.3)
     async with serving(loaded) as server:
         channel = CloudChannel(f"127.0.0.1:{server.port}")
@@ -104,9 +111,12 @@ async def test_a_cloud_that_stays_away_is_a_clear_error(loaded: LoadedTarget) ->
     session = EdgeSession(
         channel, card, loaded.vocabulary.pieces, None, Controller(GammaPolicy(mode=Mode.CLOUD)), impatient
     )
+    events = session.generate(REQUEST)
+    notice = await anext(events)
     with pytest.raises(CloudUnavailableError):
-        async for _ in session.generate(REQUEST):
-            pass
+        await anext(events)
+    assert isinstance(notice, NoticeEvent)
+    assert "the cloud is away" in notice.message
     await session.aclose()
     await channel.__aexit__(None, None, None)
 
