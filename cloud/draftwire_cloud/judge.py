@@ -10,7 +10,7 @@ from draftwire_protocol.acceptance import Accepted, verify_block, verify_coupled
 from draftwire_protocol.errors import ProtocolError
 from draftwire_protocol.grammar import GrammarState
 from draftwire_protocol.messages import Draft, Open, Scheme, TokenLogprobs, check_top_logprobs
-from draftwire_protocol.noise import Float64Array, uniform
+from draftwire_protocol.noise import Float64Array, loud_tokens, position_key, uniform
 from draftwire_protocol.processors import LogitsProcessors, check_ids
 from draftwire_protocol.proposal import check_proposals
 from draftwire_protocol.sampling import (
@@ -56,6 +56,16 @@ class Judge:
             check_proposals(draft.ids, draft.proposals, self._n_tokens)
         elif draft.proposals:
             raise ProtocolError("proposals in a draft that is accepted by equality")
+
+    @property
+    def can_prepare(self) -> bool:
+        """Whether ``prepare`` saves a verdict any work."""
+        drawn_from_all = not (self._sampling.greedy or self._sampling.filtered)
+        return drawn_from_all and self._scheme is Scheme.COUPLED
+
+    def prepare(self, position: int) -> None:
+        """Do the part of a position's verdict that needs no logits: its loud noise."""
+        loud_tokens(position_key(self._sampling.seed, position), self._n_tokens)
 
     def judge(self, ids: Sequence[int], draft: Draft, rows: Float32Array) -> Accepted:
         """How much of the draft stays, and the target's own token after it.

@@ -113,6 +113,7 @@ class CloudSession:
         self._judged: set[tuple[int, int, tuple[int, ...]]] = set()
         # Where the text ended when the edge was last waited for; in cloud mode it goes on from there.
         self._waited_at = 0
+        self._longest_draft = self._prepared_to = 0
         # The first token needs no draft: the prompt's last row decides it.
         self._draft: Draft | None = None if self.finished else Draft(0, len(self.ids), ())
 
@@ -169,6 +170,7 @@ class CloudSession:
             raise StaleDraftError(f"draft starts at {draft.start}, the text ends at {len(self.ids)}")
         if draft.start == len(self.ids) and draft.epoch >= self.epoch and not self.finished:
             self._draft = draft
+            self._longest_draft = max(self._longest_draft, len(draft.ids))
         return []
 
     def _answers_nothing(self, draft: Draft) -> bool:
@@ -185,6 +187,18 @@ class CloudSession:
         if mode is Mode.CLOUD and self._draft is None and not self.finished:
             self._draft = Draft(self.epoch, len(self.ids), ())
         return []
+
+    @property
+    def can_prepare(self) -> bool:
+        """Whether there is something to do while the edge is waited for."""
+        reach = len(self.ids) + self._longest_draft
+        return self.waiting and self._prepared_to <= reach and self._judge.can_prepare
+
+    def prepare(self) -> None:
+        """Do one more position's part of the next verdict."""
+        position = max(self._prepared_to, len(self.ids))
+        self._judge.prepare(position)
+        self._prepared_to = position + 1
 
     def next_work(self, cached: int) -> Work | None:
         """What to run next; None while the session waits for the edge.

@@ -17,9 +17,10 @@ it changes every seeded text: it is part of the protocol.
 
 from __future__ import annotations
 
+import math
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any, Protocol, Self, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, Self, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,8 @@ _SHIFTS = (30, 27, 31)
 _WORD = (1 << 64) - 1
 #: Largest noise there is: m <= 2^53 - 1, so -ln(-ln u) < 36.8.
 MAX_NOISE = 36.8
+#: Noise that 1 id in 150 reaches: few enough to look at each, rare enough to leave few other winners.
+LOUD = 5.0
 
 #: First of the ids that draws hash; every token id is below it.
 _DRAWS = 1 << 40
@@ -130,6 +133,32 @@ def tokens_hashed_above(key: int, count: int, threshold: int) -> Int64Array:
 def _weyl_sequence(count: int) -> npt.NDArray[np.uint64]:
     """(token + 1) * G modulo 2^64, the same for every key."""
     return np.arange(1, count + 1, dtype=np.uint64) * np.uint64(GOLDEN)
+
+
+class LoudTokens(NamedTuple):
+    """Every id of a vocabulary with noise >= ``LOUD`` at one position, and maybe a few more."""
+
+    #: int64 ``[k]``, rising
+    ids: Int64Array
+    #: float64 ``[k]``
+    noise: Float64Array
+
+
+@lru_cache(maxsize=1024)
+def loud_tokens(key: int, count: int) -> LoudTokens:
+    """The ids 0 .. count - 1 that noise alone may make a winner of.
+
+    Needs no logits, so it can be asked ahead, while the position's are still to come; the last ones are
+    remembered, at 16 KB each for 150,000 ids.
+
+    Args:
+        key: from ``position_key``.
+        count: number of ids.
+    """
+    # -ln(-ln u) >= LOUD  <=>  u >= exp(-exp(-LOUD)); one part in 10^9 of slack covers the rounding.
+    uniform = math.exp(-math.exp(-LOUD)) * (1.0 - 1e-9)
+    ids = tokens_hashed_above(key, count, int(uniform * 2.0**64))
+    return LoudTokens(ids, gumbel_noise(key, ids))
 
 
 def numerators(hashes: A) -> A:

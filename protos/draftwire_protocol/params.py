@@ -122,3 +122,8 @@ class SamplingParams:
     def greedy(self) -> bool:
         """Whether the token is the plain argmax."""
         return self.temperature == 0.0
+
+    @property
+    def filtered(self) -> bool:
+        """Whether top-k, top-p, min-p or typical-p takes ids out of the draw."""
+        return bool(self.top_k) or self.top_p < 1.0 or self.min_p > 0.0 or self.typical_p < 1.0

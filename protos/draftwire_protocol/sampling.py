@@ -16,12 +16,12 @@ import numpy.typing as npt
 
 from draftwire_protocol.errors import BrokenLogitsError
 from draftwire_protocol.noise import (
-    MAX_NOISE,
+    LOUD,
     Float64Array,
     Int64Array,
     gumbel_noise,
+    loud_tokens,
     position_key,
-    tokens_hashed_above,
 )
 from draftwire_protocol.params import SamplingParams
 from draftwire_protocol.scratch import scratch
@@ -255,34 +255,45 @@ def _above_min_p(logits: Float32Array, params: SamplingParams) -> Candidates:
 
 def coupled_choice(candidates: Candidates, key: int) -> int:
     """argmax over candidates of score + noise; exact ties go to the lowest id."""
-    return _best(candidates, key)[1]
+    return _best(candidates.ids, candidates.scores + gumbel_noise(key, candidates.ids))[1]
 
 
-def _best(candidates: Candidates, key: int) -> tuple[float, int]:
-    """Largest score + noise, and the lowest id that has it."""
-    total = candidates.scores + gumbel_noise(key, candidates.ids)
-    best = total.max()
-    return float(best), int(candidates.ids[total == best].min())
+def _best(ids: Int64Array, perturbed: Float64Array) -> tuple[float, int]:
+    """The largest value, and the lowest id that has it."""
+    best = perturbed.max()
+    return float(best), int(ids[perturbed == best].min())
 
 
 def coupled_choice_over_all(logits: Float32Array, temperature: float, key: int) -> int:
-    """``coupled_choice`` when every id survives, without two logarithms for each of them.
+    """``coupled_choice`` when every id survives, without noise for each of them.
 
-    The best of the likeliest ids is a lower bound on the winner. Any other id needs noise above
-    its distance from that bound, hence a hash above a threshold: only those few get logarithms.
+    The best of the loud ids and the likeliest one is a lower bound on the winner. Any other id has
+    less noise than ``LOUD``, hence needs a logit no further than that below the bound.
+
+    Args:
+        logits: float32 ``[n_tokens]``.
+        temperature: > 0.
+        key: from ``position_key``.
     """
-    some = _scaled(top_candidates(logits, _FIRST_LOOK), temperature)
-    best, token = _best(some, key)
-    gap = best - float(some.scores[-1])
-    if gap >= MAX_NOISE:
-        return token
-    # -ln(-ln u) >= gap  <=>  u >= exp(-exp(-gap)); one part in 10^9 of slack covers the rounding.
-    uniform = math.exp(-math.exp(-gap)) * (1.0 - 1e-9)
-    ids = tokens_hashed_above(key, len(logits), int(uniform * 2.0**64))
-    if not len(ids):
-        return token
-    other, its_token = _best(Candidates(ids, logits[ids].astype(np.float64) / temperature), key)
-    return min((-best, token), (-other, its_token))[1]
+    loud = loud_tokens(key, len(logits))
+    likeliest = np.array([logits.argmax()])
+    found = [_best(likeliest, _scores(logits, likeliest, temperature) + gumbel_noise(key, likeliest))]
+    if len(loud.ids):
+        found.append(_best(loud.ids, _scores(logits, loud.ids, temperature) + loud.noise))
+    near = _ids_from(logits, (max(found)[0] - LOUD) * temperature)
+    if len(near):
+        found.append(_best(near, _scores(logits, near, temperature) + gumbel_noise(key, near)))
+    return min((-perturbed, token) for perturbed, token in found)[1]
+
+
+def _scores(logits: Float32Array, ids: Int64Array, temperature: float) -> Float64Array:
+    """logit / T of some ids."""
+    return cast("Float64Array", logits[ids].astype(np.float64) / temperature)
+
+
+def _ids_from(logits: Float32Array, floor: float) -> Int64Array:
+    """Every id with a logit of at least ``floor``, and maybe some a hair below."""
+    return np.flatnonzero(logits >= np.float32(floor - 1e-6 * (1.0 + abs(floor))))
 
 
 def _likeliest(logits: Float32Array) -> int:

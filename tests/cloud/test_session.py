@@ -224,3 +224,29 @@ def test_output_is_the_targets_whatever_is_drafted(
     assert target.output == expected
     assert usage.completion_tokens == len(expected)
     assert usage.num_accepted_tokens <= usage.num_draft_tokens
+
+
+def test_waiting_time_prepares_every_place_of_the_next_block_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target = Scripted([4, 5, 6, 7, 8, 9], sampling=SamplingParams(1e-6))
+    prepared: list[int] = []
+    monkeypatch.setattr(target.session._judge, "prepare", prepared.append)
+    assert not target.session.can_prepare  # the first token is still to be written
+    target.step()
+    for block in ((5, 6), (1,), (8,)):
+        before = len(target.session.ids)
+        while target.session.can_prepare:
+            target.session.prepare()
+        assert prepared[-1] == before + (0 if before == 4 else 2)
+        target.draft(*block)
+    # Each place once, though what follows a rejected token comes up again.
+    assert prepared == sorted(set(prepared))
+
+
+@pytest.mark.parametrize("sampling", [SamplingParams(), SamplingParams(1.0, top_k=5)])
+def test_nothing_is_prepared_where_noise_is_not_drawn_for_every_id(sampling: SamplingParams) -> None:
+    target = Scripted([4, 5], sampling=sampling)
+    target.step()
+    assert target.session.waiting
+    assert not target.session.can_prepare

@@ -99,3 +99,14 @@ def test_noise_is_standard_gumbel_and_independent_over_positions() -> None:
     assert abs(np.corrcoef(one, two)[0, 1]) < 0.03
     # Negative control: the same test rejects noise that is off by two hundredths.
     assert stats.kstest(np.concatenate([one, two]) + 0.02, "gumbel_r").pvalue < 1e-6
+
+
+@given(SEEDS, POSITIONS, st.integers(1, 3000))
+def test_every_loud_token_is_found(seed: int, position: int, count: int) -> None:
+    key = noise.position_key(seed, position)
+    everything = noise.gumbel_noise(key, np.arange(count))
+    loud = noise.loud_tokens(key, count)
+    assert set(np.flatnonzero(everything >= noise.LOUD)) <= set(loud.ids.tolist())
+    assert loud.noise.tolist() == everything[loud.ids].tolist()
+    # Hardly more than those come along: a few parts in 10^7.
+    assert np.all(loud.noise > noise.LOUD - 1e-4)
