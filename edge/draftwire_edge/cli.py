@@ -93,6 +93,9 @@ def generate(  # one parameter an option
     regex: Annotated[
         str | None, typer.Option(metavar="PATTERN", help="Write a text that matches all of this.")
     ] = None,
+    draft_sharpness: Annotated[
+        float | None, typer.Option(help="How much surer than the draft model its guesses are drawn.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Same seed, same text.")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Most tokens to write.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="End before this text; may be repeated.")] = None,
@@ -130,7 +133,7 @@ def generate(  # one parameter an option
             bad_words=tuple(bad_word) if bad_word else None, scheme=scheme, logprobs=logprobs,
             json_schema=_schema(json_schema), regex=regex,
             max_tokens=max_tokens, stop=tuple(stop) if stop else None, threads=threads, wait_s=wait,
-            context_length=context_length,
+            context_length=context_length, draft_sharpness=draft_sharpness,
         )  # fmt: skip
         text = _prompt(prompt)
         check_text("--system", system or "")

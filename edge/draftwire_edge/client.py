@@ -65,7 +65,14 @@ class EdgeClient:
                 unowned.callback(drafter.close)
             await check_vocabulary(channel, self.card, self.tokenizer.pieces)
             self.controller = Controller(self.settings.policy)
-            session = EdgeSession(channel, self.card, self.tokenizer.pieces, drafter, self.controller)
+            session = EdgeSession(
+                channel,
+                self.card,
+                self.tokenizer.pieces,
+                drafter,
+                self.controller,
+                sharpness=self.settings.draft_sharpness,
+            )
             unowned.pop_all()
         return session
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import platformdirs
-from pydantic import ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -68,6 +68,8 @@ class EdgeSettings(BaseSettings):
     min_tokens: int = 0
     bad_words: tuple[str, ...] = ()
     scheme: Scheme = Scheme.COUPLED
+    #: Where it pays is measured in docs/exactness.md.
+    draft_sharpness: float = Field(1.2, gt=0.0, le=10.0)
     logprobs: int | None = None
     json_schema: str | None = None
     regex: str | None = None

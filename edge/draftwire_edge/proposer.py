@@ -24,6 +24,8 @@ class Proposer:
         num_prompt: how many ids of a context are the prompt.
         eos_ids: ids that end a generation.
         grammar: what the output must match, at its start.
+        sharpness: factor on the draft model's scores where tokens are drawn, > 0. A small model is less
+            sure than a large one, so its best guess of the target's token is sharper than its own.
     """
 
     def __init__(
@@ -33,9 +35,11 @@ class Proposer:
         num_prompt: int = 0,
         eos_ids: Collection[int] = (),
         grammar: GrammarState | None = None,
+        sharpness: float = 1.0,
     ) -> None:
         self._sampling = sampling
         self._draws = scheme is not Scheme.COUPLED and not sampling.greedy
+        self._sharpness = sharpness
         self._processors = LogitsProcessors(sampling, num_prompt, eos_ids, grammar)
         self._start = self._offset = 0
 
@@ -56,9 +60,9 @@ class Proposer:
         row, sampling = self._processors(logits), self._sampling
         if self._draws:
             quantile = uniform(sampling.seed, self._start, self._offset, Purpose.DRAFT)
-            guess = draw_token(row, sampling, quantile)
+            guess = draw_token(row, sampling, quantile, self._sharpness)
         else:
-            guess = guess_token(row, sampling, self._start + self._offset)
+            guess = guess_token(row, sampling, self._start + self._offset, self._sharpness)
         self._processors.assume(guess.token)
         self._offset += 1
         return guess

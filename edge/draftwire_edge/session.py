@@ -37,6 +37,7 @@ class EdgeSession:
         drafter: makes the guesses; None streams from the cloud alone.
         controller: chooses gamma and mode; shared by successive generations.
         retry: what to do when the connection breaks.
+        sharpness: of the draft model's guesses, see ``Proposer``.
         clock: monotonic seconds.
     """
 
@@ -48,6 +49,7 @@ class EdgeSession:
         drafter: Drafter | None,
         controller: Controller,
         retry: RetryPolicy | None = None,
+        sharpness: float = 1.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._channel = channel
@@ -56,6 +58,7 @@ class EdgeSession:
         self._drafter = drafter
         self._controller = controller
         self._retry = retry or RetryPolicy()
+        self._sharpness = sharpness
         self._clock = clock
         self._grammars = GrammarCompiler(pieces, card.special_ids, card.eos_ids)
         self._session_id = uuid4().hex
@@ -124,7 +127,9 @@ class EdgeSession:
         if request.grammar is not None:
             # The first one takes most of a second.
             grammar = await asyncio.to_thread(self._grammars.compile, request.grammar)
-        proposer = Proposer(request.sampling, request.scheme, len(request.prompt_ids), card.eos_ids, grammar)
+        proposer = Proposer(
+            request.sampling, request.scheme, len(request.prompt_ids), card.eos_ids, grammar, self._sharpness
+        )
         return Run(request, transcript, proposer, Recorder(self._clock()))
 
     async def _stream(self, run: Run) -> AsyncIterator[Event]:

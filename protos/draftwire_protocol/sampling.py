@@ -288,7 +288,7 @@ def coupled_choice_over_all(logits: Float32Array, temperature: float, key: int) 
 
 def _scores(logits: Float32Array, ids: Int64Array, temperature: float) -> Float64Array:
     """logit / T of some ids."""
-    return cast("Float64Array", logits[ids].astype(np.float64) / temperature)
+    return logits[ids].astype(np.float64) / temperature
 
 
 def _ids_from(logits: Float32Array, floor: float) -> Int64Array:

@@ -106,12 +106,18 @@ def _sent(message: EdgeMessage) -> EdgeMessage:
     return codec.decode_edge(pb.DecodeRequest.FromString(codec.encode_edge(message).SerializeToString()))
 
 
-def write(loaded: LoadedTarget, sampling: SamplingParams, scheme: Scheme, drafter: SmallDrafter) -> list[int]:
+def write(
+    loaded: LoadedTarget,
+    sampling: SamplingParams,
+    scheme: Scheme,
+    drafter: SmallDrafter,
+    sharpness: float = 1.0,
+) -> list[int]:
     """One text through codec and session, without sockets."""
     request = _sent(Open("s", PROMPT, sampling, LENGTH, Mode.LOCKSTEP, scheme=scheme))
     assert isinstance(request, Open)
     session = CloudSession(request, loaded.vocabulary, 100)
-    proposer = Proposer(sampling, scheme, len(PROMPT))
+    proposer = Proposer(sampling, scheme, len(PROMPT), sharpness=sharpness)
     while not session.finished:
         if session.waiting:
             room = len(PROMPT) + LENGTH - len(session.ids)

@@ -45,12 +45,16 @@ BY_CHANCE = [Scheme.REJECTION, Scheme.BLOCK]
 
 
 def draws(
-    sampling: SamplingParams, scheme: Scheme, count: int, drafter: SmallDrafter | None = None
+    sampling: SamplingParams,
+    scheme: Scheme,
+    count: int,
+    drafter: SmallDrafter | None = None,
+    sharpness: float = 1.0,
 ) -> list[list[int]]:
     """Texts of as many seeds, through codec and session."""
     loaded = small_target()
     return [
-        write(loaded, replace(sampling, seed=seed), scheme, drafter or SmallDrafter())
+        write(loaded, replace(sampling, seed=seed), scheme, drafter or SmallDrafter(), sharpness)
         for seed in range(count)
     ]
 
@@ -59,6 +63,18 @@ def draws(
 @pytest.mark.parametrize("scheme", Scheme)
 def test_texts_follow_the_target_distribution(scheme: Scheme, sampling: SamplingParams) -> None:
     assert p_value(draws(sampling, scheme, DRAWS), enumerated(sampling)) > FALSE_ALARM
+
+
+@pytest.mark.parametrize("scheme", BY_CHANCE)
+def test_sharpened_drafts_leave_the_distribution_alone(scheme: Scheme) -> None:
+    texts = draws(PLAIN, scheme, DRAWS, sharpness=2.5)
+    assert p_value(texts, enumerated(PLAIN)) > FALSE_ALARM
+    assert texts != draws(PLAIN, scheme, DRAWS)
+
+
+def test_sharpened_drafts_leave_coupled_texts_alone() -> None:
+    plain = draws(WARPED, Scheme.COUPLED, 200)
+    assert all(draws(WARPED, Scheme.COUPLED, 200, sharpness=by) == plain for by in (0.3, 2.5))
 
 
 async def _by_service(scheme: Scheme, sampling: SamplingParams, count: int) -> list[Sequence[int]]:

@@ -1,12 +1,14 @@
 """Real models through the real service: the same tokens, fewer passes, small overheads."""
 
 import json
+from pathlib import Path
 
 import jsonschema  # type: ignore[import-untyped]  # its stubs are one more package
 import pytest
 
 from draftwire_edge.controller import GammaPolicy
 from draftwire_edge.generation import GenerationRequest, GenerationResult
+from draftwire_protocol.commit import FinishReason
 from draftwire_protocol.grammar_spec import GrammarSpec
 from draftwire_protocol.messages import Mode
 from draftwire_protocol.params import SamplingParams
@@ -14,6 +16,8 @@ from loop.harness import CLOUD_ALONE, connected, serving
 from real.conftest import RealPair, load_pair
 
 pytestmark = pytest.mark.real
+#: Those of the benchmarks.
+MANY_PROMPTS = Path(__file__).parents[2] / "benchmarks" / "prompts.jsonl"
 #: The stop rule chooses gamma; the mode is fixed, since a busy machine may well make the cloud alone faster.
 AUTO_GAMMA = GammaPolicy(mode=Mode.LOCKSTEP)
 
@@ -54,25 +58,74 @@ async def test_default_pair_equals_cloud_alone_with_fewer_passes(
     assert passes < 0.8 * tokens
 
 
-async def test_default_pair_writes_json_that_follows_a_schema(coder: RealPair) -> None:
-    schema = {
+def _object(**properties: dict[str, object]) -> dict[str, object]:
+    """A schema of an object with just these properties."""
+    return {
         "type": "object",
-        "properties": {"name": {"type": "string", "maxLength": 20}, "legs": {"type": "integer"}},
-        "required": ["name", "legs"],
+        "properties": properties,
+        "required": list(properties),
         "additionalProperties": False,
     }
-    request = GenerationRequest(
-        coder.encode("Describe a spider as JSON with name and legs."),
-        SamplingParams(0.7, top_p=0.9, seed=3),
-        60,
-        grammar=GrammarSpec("json_schema", json.dumps(schema)),
-    )
+
+
+#: What to ask, and a schema that every answer follows; none allows a text without end.
+JSON_TASKS = [
+    (
+        "Describe an animal of your choice as JSON.",
+        _object(
+            name={"type": "string", "maxLength": 20}, legs={"type": "integer", "minimum": 0, "maximum": 750}
+        ),
+    ),
+    (
+        "Invent a person, as JSON.",
+        _object(
+            name={"type": "string", "maxLength": 24},
+            age={"type": "integer", "minimum": 0, "maximum": 120},
+            languages={"type": "array", "items": {"enum": ["en", "de", "fr", "hi", "zh"]}, "maxItems": 3},
+        ),
+    ),
+    (
+        "Give one step of a recipe for pancakes, as JSON.",
+        _object(
+            text={"type": "string", "maxLength": 60},
+            optional={"type": "boolean"},
+            amount=_object(
+                value={"type": "number", "minimum": 0, "maximum": 500}, unit={"enum": ["g", "ml"]}
+            ),
+        ),
+    ),
+    (
+        "Is the sky blue? Answer as JSON.",
+        _object(
+            answer={"enum": ["yes", "no", "sometimes"]},
+            why={"anyOf": [{"type": "string", "maxLength": 50}, {"type": "null"}]},
+        ),
+    ),
+]
+
+
+@pytest.mark.timeout(5400)
+@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 51), marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(("prompt", "schema"), JSON_TASKS, ids=["animal", "person", "recipe", "sky"])
+async def test_default_pair_writes_json_that_follows_a_schema(
+    coder: RealPair, prompt: str, schema: dict[str, object], seeds: range
+) -> None:
+    accepted = 0
     async with serving(coder.loaded) as server, connected(server, coder.loaded) as edge:
-        alone = await edge.write(request, None, CLOUD_ALONE)
-        together = await edge.write(request, coder.drafter, AUTO_GAMMA)
-    assert_equal([(alone, together)])
-    jsonschema.validate(json.loads(together.text), schema)
-    assert together.timings.num_accepted_tokens > 0
+        for seed in seeds:
+            request = GenerationRequest(
+                coder.encode(prompt),
+                SamplingParams(1.0, seed=seed),
+                200,
+                grammar=GrammarSpec("json_schema", json.dumps(schema)),
+            )
+            alone = await edge.write(request, None, CLOUD_ALONE)
+            together = await edge.write(request, coder.drafter, AUTO_GAMMA)
+            assert_equal([(alone, together)])
+            assert together.finish_reason is FinishReason.STOP
+            jsonschema.validate(json.loads(together.text), schema)
+            accepted += together.timings.num_accepted_tokens
+    assert accepted > 0
 
 
 async def test_default_pair_keeps_to_the_payload_budget(coder: RealPair, questions: list[str]) -> None:
@@ -112,9 +165,11 @@ async def test_small_pair_equals_transformers_generate(smollm: RealPair, questio
 @pytest.mark.nightly
 @pytest.mark.timeout(5400)
 @pytest.mark.parametrize("dtype", ["auto", "bfloat16"])
-async def test_default_pair_on_many_prompts(questions: list[str], dtype: str) -> None:
+async def test_default_pair_on_many_prompts(dtype: str) -> None:
     pair = load_pair("qwen2.5-coder", "bfloat16", dtype)  # type: ignore[arg-type]
     assert pair.loaded.card.exact_shapes
-    assert len(questions) == 12
-    assert_equal(await compare(pair, questions, SamplingParams(), 96))
+    prompts = [json.loads(line)["prompt"] for line in MANY_PROMPTS.read_text(encoding="utf-8").splitlines()]
+    assert len(prompts) == 20
+    for offset, sampling in enumerate([SamplingParams(), SamplingParams(1.0, seed=9)]):
+        assert_equal(await compare(pair, prompts[offset::2], sampling, 128))
     pair.drafter.close()

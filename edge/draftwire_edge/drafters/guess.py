@@ -32,16 +32,17 @@ SHORTLIST = 256
 REACH = 10.0
 
 
-def guess_token(logits: Float32Array, params: SamplingParams, position: int) -> Guess:
+def guess_token(logits: Float32Array, params: SamplingParams, position: int, sharpness: float = 1.0) -> Guess:
     """The drafter's guess for one position.
 
     At T = 0 the argmax. At T > 0 the coupled choice among the ``SHORTLIST`` likeliest ids; exactly
-    ``choose_token`` when the row has no more ids than that.
+    ``choose_token`` when the row has no more ids than that and is not sharpened.
 
     Args:
         logits: float32 ``[n_tokens]``, padding ids cut off; only read.
         params: the target's sampling parameters.
         position: absolute index of the guessed token in prompt + output.
+        sharpness: factor on the warped scores.
 
     Raises:
         DrafterError: the logits are not numbers.
@@ -49,25 +50,28 @@ def guess_token(logits: Float32Array, params: SamplingParams, position: int) -> 
     best, likely, values, probability = _look(logits, params)
     if params.greedy:
         return Guess(best, probability)
-    if len(logits) <= SHORTLIST:
+    if len(logits) <= SHORTLIST and sharpness == 1.0:
         return Guess(choose_token(logits, params, position), probability)
-    candidates = _shortlist(likely, values, params)
+    candidates = _shortlist(likely, values, params, sharpness)
     return Guess(coupled_choice(candidates, position_key(params.seed, position)), probability)
 
 
-def draw_token(logits: Float32Array, params: SamplingParams, quantile: float) -> Guess:
+def draw_token(
+    logits: Float32Array, params: SamplingParams, quantile: float, sharpness: float = 1.0
+) -> Guess:
     """A guess drawn from the draft model's distribution, with that distribution as it will travel.
 
     Args:
         logits: float32 ``[n_tokens]``, padding ids cut off; only read.
         params: the target's sampling parameters, with temperature > 0.
         quantile: uniform in (0, 1).
+        sharpness: factor on the warped scores.
 
     Raises:
         DrafterError: the logits are not numbers.
     """
     _, likely, values, probability = _look(logits, params)
-    proposal = proposal_from(_shortlist(likely, values, params))
+    proposal = proposal_from(_shortlist(likely, values, params, sharpness))
     return Guess(proposal.draw(quantile), probability, proposal)
 
 
@@ -95,12 +99,15 @@ def top_probability(values: Float32Array, top: float) -> float:
     return 1.0 / float(np.exp(values - np.float32(top)).sum())
 
 
-def _shortlist(likely: Indices, values: Float32Array, params: SamplingParams) -> Candidates:
-    """The warped candidates among the ids ``likely`` with logits ``values``, both ``[k]``, ids rising."""
+def _shortlist(likely: Indices, values: Float32Array, params: SamplingParams, sharpness: float) -> Candidates:
+    """The warped candidates among the ids ``likely`` with logits ``values``, both ``[k]``, ids rising.
+
+    Sharpened after the warpers, so that the ids kept are those that the target's warpers would keep.
+    """
     if len(values) > SHORTLIST:
         best = np.sort(np.argpartition(values, -SHORTLIST)[-SHORTLIST:])
         likely, values = likely[best], values[best]
     kept = warp(values, params, limit=SHORTLIST)
     if kept is None:
         raise AssertionError("warp filters whenever it has a limit")
-    return Candidates(likely[kept.ids].astype(np.int64), kept.scores)
+    return Candidates(likely[kept.ids].astype(np.int64), sharpness * kept.scores)

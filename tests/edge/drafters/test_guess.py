@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from draftwire_edge.drafters.guess import REACH, SHORTLIST, guess_token, top_probability
+from draftwire_edge.drafters.guess import REACH, SHORTLIST, draw_token, guess_token, top_probability
 from draftwire_protocol.errors import DrafterError
+from draftwire_protocol.noise import gumbel_noise, position_key
 from draftwire_protocol.params import SamplingParams
 from draftwire_protocol.sampling import Float32Array, choose_token
 
@@ -81,6 +82,21 @@ def test_broken_logits_are_an_error(broken: float) -> None:
     row[5] = broken
     with pytest.raises(DrafterError, match="logits are broken"):
         guess_token(row, SamplingParams(), 0)
+
+
+@given(st.integers(0, 1000), st.sampled_from([0.5, 1.2, 3.0]), st.sampled_from([1, 40]))
+def test_sharpening_scales_the_scores_of_the_ids_that_the_warpers_keep(
+    seed: int, sharpness: float, top_k: int
+) -> None:
+    row, params = _model_like_row(seed, 200), SamplingParams(0.8, top_k=top_k, seed=seed)
+    kept = np.sort(np.argsort(-row)[:top_k])
+    scores = sharpness * row[kept].astype(np.float64) / 0.8
+    perturbed = scores + gumbel_noise(position_key(seed, 7), kept)
+    assert guess_token(row, params, 7, sharpness).token == kept[np.argmax(perturbed)]
+    proposal = draw_token(row, params, 0.5, sharpness).proposal
+    assert proposal is not None
+    chances = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
+    assert [proposal.probability(token) for token in kept.tolist()] == pytest.approx(chances, abs=1e-4)
 
 
 def test_row_is_left_alone() -> None:
