@@ -18,6 +18,7 @@ import argparse
 import json
 import os
 from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +96,7 @@ def keeps(scheme: str, chances: Float64Array) -> Float64Array:
     """
     if scheme != "block":
         return np.cumprod(np.minimum(1.0, chances))
-    least: Float64Array = np.minimum.accumulate(np.cumprod(chances))
-    return np.minimum(1.0, least)
+    return np.array([*accumulate(np.cumprod(chances).tolist(), min, initial=1.0)][1:])
 
 
 def rounds(scheme: str, chances: Float64Array, gamma: int) -> tuple[float, float]:
