@@ -37,7 +37,7 @@ from draftwire_models.cache import ModelCache
 from draftwire_models.resolve import resolve_draft, resolve_target
 from draftwire_protocol.noise import Float64Array
 from draftwire_protocol.params import SamplingParams
-from draftwire_protocol.sampling import Float32Array, choose_token, probabilities
+from draftwire_protocol.sampling import Float32Array, choose_token
 
 PROMPTS = Path(__file__).parent / "prompts.jsonl"
 SCHEMES = ("coupled", "rejection", "block")
@@ -80,6 +80,13 @@ class DraftReader:
         self._row = logits.copy()
 
 
+def softmax(logits: Float32Array, temperature: float, sharpness: float = 1.0) -> Float64Array:
+    """Probabilities, float64 ``[n_tokens]``."""
+    scores = logits.astype(np.float64) * (sharpness / temperature)
+    chances = np.exp(scores - scores.max())
+    return np.asarray(chances / chances.sum())
+
+
 def agreement(p: Float64Array, q: Float64Array, token: int) -> float:
     """Chance that the coupled draft is ``token``, given that the target's choice is."""
     if q[token] == 0.0:
@@ -95,7 +102,7 @@ def keeps(scheme: str, chances: Float64Array) -> Float64Array:
         chances: of each place, agreement for coupled and q/p otherwise, ``[gamma]``.
     """
     if scheme != "block":
-        return np.cumprod(np.minimum(1.0, chances))
+        return np.cumprod(np.minimum(1.0, chances), dtype=np.float64)
     return np.array([*accumulate(np.cumprod(chances).tolist(), min, initial=1.0)][1:])
 
 
@@ -120,9 +127,9 @@ def read_text(
     ids = list(prompt)
     found: dict[tuple[str, float], list[float]] = {}
     for row, token in target_text(loaded, prompt, params, options.tokens):
-        p, drafted = probabilities(row, params), reader.row(ids)
+        p, drafted = softmax(row, params.temperature), reader.row(ids)
         for sharpness in options.sharpness:
-            q = probabilities(drafted * np.float32(sharpness), params)
+            q = softmax(drafted, params.temperature, sharpness)
             found.setdefault(("coupled", sharpness), []).append(agreement(p, q, token))
             proposal = draw_token(drafted, params, 0.5, sharpness).proposal
             ratio = proposal.probability(token) / p[token] if proposal else 0.0

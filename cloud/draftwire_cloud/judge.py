@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from functools import cache, partial
+from functools import cache
 
 from draftwire_protocol.acceptance import Accepted, verify_block, verify_coupled, verify_rejection
+from draftwire_protocol.chances import WarpedChances
 from draftwire_protocol.errors import ProtocolError
 from draftwire_protocol.grammar import GrammarState
 from draftwire_protocol.messages import Draft, Open, Scheme, TokenLogprobs, check_top_logprobs
-from draftwire_protocol.noise import Float64Array, loud_tokens, position_key, uniform
+from draftwire_protocol.noise import Purpose, loud_tokens, position_key, uniform
 from draftwire_protocol.processors import LogitsProcessors, check_ids
 from draftwire_protocol.proposal import check_proposals
 from draftwire_protocol.sampling import (
     Float32Array,
     chance_sum,
     choose_token,
-    probabilities,
     top_candidates,
 )
 
@@ -90,11 +90,14 @@ class Judge:
             return verify_coupled(block, lambda i: choose_token(row(i), sampling, start + i))
 
         @cache
-        def chances(offset: int) -> Float64Array:
-            return probabilities(row(offset), sampling)
+        def chances(offset: int) -> WarpedChances:
+            return WarpedChances(row(offset), sampling, start + offset)
+
+        def accepts(offset: int) -> float:
+            return uniform(sampling.seed, start, offset, Purpose.ACCEPT)
 
         verify = verify_block if self._scheme is Scheme.BLOCK else verify_rejection
-        return verify(block, draft.proposals, chances, partial(uniform, sampling.seed, start))
+        return verify(block, draft.proposals, chances, accepts)
 
     def logprobs(self, rows: Float32Array, kept: Sequence[int]) -> tuple[TokenLogprobs, ...]:
         """Log-probabilities of the committed tokens; nothing when none were asked for.

@@ -15,18 +15,32 @@ et al. 2023 (2302.01318), block verification Sun et al. 2025 (2403.10444).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from draftwire_protocol.errors import NothingToWriteError
-from draftwire_protocol.noise import Float64Array, Purpose
+from draftwire_protocol.noise import Float64Array
 from draftwire_protocol.proposal import Proposal
 
-#: p(. | i drafted tokens), float64 ``[n_tokens]``, by offset i.
-TargetRow = Callable[[int], Float64Array]
-#: A uniform in (0, 1) by offset and purpose.
-Uniform = Callable[[int, Purpose], float]
+
+class TargetChances(Protocol):
+    """p of one position, after all sampling parameters."""
+
+    def of(self, ids: Sequence[int]) -> Float64Array:
+        """p of some ids."""
+
+    def redraw(self, q: Proposal | None = None, scale: float = 1.0) -> int:
+        """A token from ``residual(p, q, scale)``, normalised; from p where there is no q, or nothing left.
+
+        The draw is independent of what drew and accepted the draft.
+        """
+
+
+#: p(. | i drafted tokens), by offset i.
+TargetRow = Callable[[int], TargetChances]
+#: A uniform in (0, 1) by offset, independent of those that drew the draft.
+Uniform = Callable[[int], float]
 
 
 class Accepted(NamedTuple):
@@ -60,36 +74,26 @@ def accept_probability(p: float, q: float) -> float:
     return min(1.0, p / q)
 
 
-def residual(p: Float64Array, q: Proposal, scale: float = 1.0) -> Float64Array:
+def residual(p: Float64Array, q: Float64Array, scale: float = 1.0) -> Float64Array:
     """max(0, scale p - q), not normalised.
 
     Args:
-        p: ``[n_tokens]``.
-        q: what the rejected token was drawn from.
+        p: of some ids, ``[k]``.
+        q: of the same ids, ``[k]``.
         scale: w of block verification; 1 in plain rejection.
     """
-    rest = scale * p
-    ids = np.array(q.ids, np.int64)
-    rest[ids] = np.maximum(0.0, rest[ids] - np.array(q.weights) / q.total)
-    return rest
+    return np.maximum(0.0, scale * p - q)
 
 
-def draw(weights: Float64Array, uniform: float) -> int:
-    """The id at quantile ``uniform`` of weights that need not sum to 1.
+def open_mass(p: Float64Array, q: Float64Array, scale: float) -> float:
+    """Sum of ``residual`` over the whole vocabulary: scale - Σ min(scale p, q), since p sums to 1.
 
     Args:
-        weights: ``[n_tokens]``, non-negative, not all zero.
-        uniform: in (0, 1).
+        p: of the ids of q, ``[k]``.
+        q: of all ids that it does not rule out, ``[k]``.
+        scale: w of block verification.
     """
-    reached = np.cumsum(weights)
-    # From the left, so that an id without weight is never met.
-    return int(np.searchsorted(reached, uniform * reached[-1], side="left"))
-
-
-def _redraw(p: Float64Array, q: Proposal, scale: float, uniform: float) -> int:
-    rest = residual(p, q, scale)
-    # Empty only by rounding, where p = q and nothing is ever rejected.
-    return draw(rest if rest.any() else p, uniform)
+    return max(0.0, scale - float(np.minimum(scale * p, q).sum()))
 
 
 def verify_rejection(
@@ -101,14 +105,14 @@ def verify_rejection(
         draft: drafted ids, ``[gamma]``.
         proposals: what each was drawn from, ``[gamma]``.
         target_row: called for offsets 0 .. num_accepted only.
-        uniform: draws, independent of those that drew the draft.
+        uniform: decides on each token.
     """
     for offset, (token, q) in enumerate(zip(draft, proposals, strict=True)):
         p = target_row(offset)
-        chance = accept_probability(float(p[token]), q.probability(token))
-        if uniform(offset, Purpose.ACCEPT) >= chance:
-            return Accepted(offset, _redraw(p, q, 1.0, uniform(offset, Purpose.TARGET)))
-    return Accepted(len(draft), draw(target_row(len(draft)), uniform(len(draft), Purpose.TARGET)))
+        chance = accept_probability(float(p.of([token])[0]), q.probability(token))
+        if uniform(offset) >= chance:
+            return Accepted(offset, p.redraw(q))
+    return Accepted(len(draft), target_row(len(draft)).redraw())
 
 
 class BlockChances(NamedTuple):
@@ -135,7 +139,7 @@ def block_chances(draft: Sequence[int], proposals: Sequence[Proposal], target_ro
     kept, ends = [1.0] + [0.0] * gamma, [1.0] + [0.0] * gamma
     for place, (token, q) in enumerate(zip(draft, proposals, strict=True), start=1):
         try:
-            p = float(target_row(place - 1)[token])
+            p = float(target_row(place - 1).of([token])[0])
         except NothingToWriteError:
             break
         w = min(1.0, kept[place - 1] * p / q.probability(token))
@@ -153,10 +157,11 @@ def block_chances(draft: Sequence[int], proposals: Sequence[Proposal], target_ro
 def _open_mass(target_row: TargetRow, place: int, q: Proposal, w: float) -> float:
     """S of ``block_chances``."""
     try:
-        return float(residual(target_row(place), q, w).sum())
+        p = target_row(place).of(q.ids)
     except NothingToWriteError:
         # The target would end in an error here, with all of its probability; q has no part in that.
         return w
+    return open_mass(p, np.array(q.weights) / q.total, w)
 
 
 def verify_block(
@@ -169,15 +174,15 @@ def verify_block(
         proposals: what each was drawn from, ``[gamma]``.
         target_row: asked up to three times for an offset, for the last one only if all is kept. Where
             it raises NothingToWriteError, so does this if the kept prefix ends there, and only then.
-        uniform: draws, independent of those that drew the draft; one for each place, kept or not.
+        uniform: asked for each place, kept or not.
     """
     chances = block_chances(draft, proposals, target_row)
     places = range(1, len(draft) + 1)
-    accepted = max((i for i in places if uniform(i - 1, Purpose.ACCEPT) < chances.ends[i]), default=0)
-    p, redrawn_with = target_row(accepted), uniform(accepted, Purpose.TARGET)
+    accepted = max((i for i in places if uniform(i - 1) < chances.ends[i]), default=0)
+    p = target_row(accepted)
     if accepted == len(draft):
-        return Accepted(accepted, draw(p, redrawn_with))
-    return Accepted(accepted, _redraw(p, proposals[accepted], chances.kept[accepted], redrawn_with))
+        return Accepted(accepted, p.redraw())
+    return Accepted(accepted, p.redraw(proposals[accepted], chances.kept[accepted]))
 
 
 def expected_tokens(alpha: float, gamma: int) -> float:

@@ -11,8 +11,9 @@ pseudorandom number generators"). With G = 0x9E3779B97F4A7C15 and everything mod
     u   = m * 2^-53
     noise = -ln(-ln u)               a standard Gumbel variable
 
-The rejection schemes draw plain uniforms instead, from ids that no vocabulary has. Changing any of
-it changes every seeded text: it is part of the protocol.
+The rejection schemes draw drafts and decide on them by plain uniforms, from ids that no vocabulary has,
+and redraw with this noise, which their drafts do not use. Changing any of it changes every seeded text: it
+is part of the protocol.
 """
 
 from __future__ import annotations
@@ -177,7 +178,6 @@ class Purpose(IntEnum):
 
     DRAFT = 0
     ACCEPT = 1
-    TARGET = 2
 
 
 def uniform(seed: int, start: int, offset: int, purpose: Purpose) -> float:

@@ -9,7 +9,7 @@ always go to the lowest id.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -255,38 +255,39 @@ def _above_min_p(logits: Float32Array, params: SamplingParams) -> Candidates:
 
 def coupled_choice(candidates: Candidates, key: int) -> int:
     """argmax over candidates of score + noise; exact ties go to the lowest id."""
-    return _best(candidates.ids, candidates.scores + gumbel_noise(key, candidates.ids))[1]
+    return best_of(candidates.ids, candidates.scores + gumbel_noise(key, candidates.ids))[1]
 
 
-def _best(ids: Int64Array, perturbed: Float64Array) -> tuple[float, int]:
+def best_of(ids: Int64Array, perturbed: Float64Array) -> tuple[float, int]:
     """The largest value, and the lowest id that has it."""
     best = perturbed.max()
     return float(best), int(ids[perturbed == best].min())
 
 
-def coupled_choice_over_all(logits: Float32Array, temperature: float, key: int) -> int:
-    """``coupled_choice`` when every id survives, without noise for each of them.
+def best_over_all(logits: Float32Array, temperature: float, key: int) -> tuple[float, int]:
+    """``best_of`` logit / T + noise when every id survives, without noise for each of them.
 
     The best of the loud ids and the likeliest one is a lower bound on the winner. Any other id has
     less noise than ``LOUD``, hence needs a logit no further than that below the bound.
 
     Args:
-        logits: float32 ``[n_tokens]``.
+        logits: float32 ``[n_tokens]``, at least one of them finite.
         temperature: > 0.
         key: from ``position_key``.
     """
     loud = loud_tokens(key, len(logits))
     likeliest = np.array([logits.argmax()])
-    found = [_best(likeliest, _scores(logits, likeliest, temperature) + gumbel_noise(key, likeliest))]
+    found = [best_of(likeliest, scores_of(logits, likeliest, temperature) + gumbel_noise(key, likeliest))]
     if len(loud.ids):
-        found.append(_best(loud.ids, _scores(logits, loud.ids, temperature) + loud.noise))
+        found.append(best_of(loud.ids, scores_of(logits, loud.ids, temperature) + loud.noise))
     near = _ids_from(logits, (max(found)[0] - LOUD) * temperature)
     if len(near):
-        found.append(_best(near, _scores(logits, near, temperature) + gumbel_noise(key, near)))
-    return min((-perturbed, token) for perturbed, token in found)[1]
+        found.append(best_of(near, scores_of(logits, near, temperature) + gumbel_noise(key, near)))
+    cost, token = min((-perturbed, token) for perturbed, token in found)
+    return -cost, token
 
 
-def _scores(logits: Float32Array, ids: Int64Array, temperature: float) -> Float64Array:
+def scores_of(logits: Float32Array, ids: Int64Array, temperature: float) -> Float64Array:
     """logit / T of some ids."""
     return logits[ids].astype(np.float64) / temperature
 
@@ -296,7 +297,7 @@ def _ids_from(logits: Float32Array, floor: float) -> Int64Array:
     return np.flatnonzero(logits >= np.float32(floor - 1e-6 * (1.0 + abs(floor))))
 
 
-def _likeliest(logits: Float32Array) -> int:
+def likeliest_id(logits: Float32Array) -> int:
     """The argmax, where it is a number; NumPy's stops at a NaN."""
     likeliest = int(np.argmax(logits))
     if not math.isfinite(logits[likeliest]):
@@ -317,31 +318,11 @@ def choose_token(logits: Float32Array, params: SamplingParams, position: int) ->
     Raises:
         BrokenLogitsError: they are not numbers, or every id is banned.
     """
-    likeliest = _likeliest(logits)
+    likeliest = likeliest_id(logits)
     if params.greedy:
         return likeliest
     key = position_key(params.seed, position)
     candidates = warp(logits, params)
     if candidates is None:
-        return coupled_choice_over_all(logits, params.temperature, key)
+        return best_over_all(logits, params.temperature, key)[1]
     return coupled_choice(candidates, key)
-
-
-def probabilities(logits: Float32Array, params: SamplingParams) -> Float64Array:
-    """The distribution after all warpers, float64 ``[n_tokens]``.
-
-    Args:
-        logits: float32 ``[n_tokens]``, padding ids cut off.
-        params: with temperature > 0.
-
-    Raises:
-        BrokenLogitsError: they are not numbers, or every id is banned.
-    """
-    highest = float(logits[_likeliest(logits)])
-    kept = warp(logits, params)
-    if kept is None:
-        chances = np.exp((logits.astype(np.float64) - highest) / params.temperature)
-        return cast("Float64Array", chances / chances.sum())
-    chances = np.zeros(len(logits))
-    chances[kept.ids] = np.exp(kept.scores - kept.scores.max())
-    return chances / float(chances.sum())

@@ -17,6 +17,7 @@ from draftwire_edge.drafter import Guess
 from draftwire_edge.drafters import guess as guess_module
 from draftwire_edge.generation import GenerationRequest
 from draftwire_protocol import acceptance, noise, proposal
+from draftwire_protocol.chances import WarpedChances
 from draftwire_protocol.messages import Mode, Scheme
 from draftwire_protocol.noise import Float64Array, Purpose
 from draftwire_protocol.params import SamplingParams
@@ -29,12 +30,14 @@ from loop.small_world import (
     GAMMA,
     LENGTH,
     PROMPT,
+    VOCABULARY,
     SmallDrafter,
     enumerated,
     p_value,
     small_target,
     write,
 )
+from protocol.dense import dense
 
 PLAIN = SamplingParams(1.0)
 WARPED = SamplingParams(0.8, top_k=4, top_p=0.93, typical_p=0.95)
@@ -69,7 +72,7 @@ def test_texts_follow_the_target_distribution(scheme: Scheme, sampling: Sampling
 def test_sharpened_drafts_leave_the_distribution_alone(scheme: Scheme) -> None:
     texts = draws(PLAIN, scheme, DRAWS, sharpness=2.5)
     assert p_value(texts, enumerated(PLAIN)) > FALSE_ALARM
-    assert texts != draws(PLAIN, scheme, DRAWS)
+    assert texts[:100] != draws(PLAIN, scheme, 100)
 
 
 def test_sharpened_drafts_leave_coupled_texts_alone() -> None:
@@ -122,7 +125,8 @@ def _draw_before_rounding(monkeypatch: pytest.MonkeyPatch) -> SmallDrafter:
         return made
 
     def drawn(self: Proposal, quantile: float) -> int:
-        return self.ids[acceptance.draw(exact[self], quantile)]
+        reached = np.cumsum(exact[self])
+        return self.ids[int(np.searchsorted(reached, quantile * reached[-1]))]
 
     monkeypatch.setattr(guess_module, "proposal_from", remembered)
     monkeypatch.setattr(Proposal, "draw", drawn)
@@ -130,23 +134,38 @@ def _draw_before_rounding(monkeypatch: pytest.MonkeyPatch) -> SmallDrafter:
 
 
 def _softmax_the_residual(monkeypatch: pytest.MonkeyPatch) -> SmallDrafter:
-    right = acceptance.residual
+    right = WarpedChances.redraw
 
-    def softmax(p: Float64Array, q: Proposal, scale: float = 1.0) -> Float64Array:
-        rest = np.exp(right(p, q, scale))
-        return np.asarray(rest / rest.sum())
+    def softmax(self: WarpedChances, q: Proposal | None = None, scale: float = 1.0) -> int:
+        if q is None:
+            return right(self)
+        rest = acceptance.residual(self.of(range(VOCABULARY)), dense(q, VOCABULARY), scale)
+        return int(np.argmax(rest + noise.gumbel_noise(self._key, np.arange(VOCABULARY))))
 
-    monkeypatch.setattr(acceptance, "residual", softmax)
+    monkeypatch.setattr(WarpedChances, "redraw", softmax)
     return SmallDrafter()
 
 
 def _reuse_the_draft_noise(monkeypatch: pytest.MonkeyPatch) -> SmallDrafter:
-    right = noise.uniform
+    """The residual is drawn at the quantile that drew the draft."""
+    right_uniform, right_redraw = noise.uniform, WarpedChances.redraw
+    rejected_at = (0, 0, 0)
 
-    def reused(seed: int, start: int, offset: int, purpose: Purpose) -> float:
-        return right(seed, start, offset, Purpose.DRAFT if purpose is Purpose.TARGET else purpose)
+    def remembered(seed: int, start: int, offset: int, purpose: Purpose) -> float:
+        nonlocal rejected_at
+        rejected_at = seed, start, offset
+        return right_uniform(seed, start, offset, purpose)
 
-    monkeypatch.setattr("draftwire_cloud.judge.uniform", reused)
+    def reused(self: WarpedChances, q: Proposal | None = None, scale: float = 1.0) -> int:
+        if q is None:
+            return right_redraw(self)
+        rest = acceptance.residual(self.of(range(VOCABULARY)), dense(q, VOCABULARY), scale)
+        reached = np.cumsum(rest)
+        quantile = right_uniform(*rejected_at, Purpose.DRAFT)
+        return int(np.searchsorted(reached, quantile * reached[-1]))
+
+    monkeypatch.setattr("draftwire_cloud.judge.uniform", remembered)
+    monkeypatch.setattr(WarpedChances, "redraw", reused)
     return SmallDrafter()
 
 
@@ -157,11 +176,9 @@ def _redraw_from_the_next_row(monkeypatch: pytest.MonkeyPatch) -> SmallDrafter:
         target_row: acceptance.TargetRow,
         uniform: acceptance.Uniform,
     ) -> acceptance.Accepted:
-        rows = [target_row(offset) for offset in range(len(draft) + 1)]
-        accepted, token = acceptance.verify_rejection(draft, proposals, rows.__getitem__, uniform)
+        accepted, token = acceptance.verify_rejection(draft, proposals, target_row, uniform)
         if accepted < len(draft):
-            rest = acceptance.residual(rows[accepted + 1], proposals[accepted])
-            token = acceptance.draw(rest, uniform(accepted, Purpose.TARGET))
+            token = target_row(accepted + 1).redraw(proposals[accepted])
         return acceptance.Accepted(accepted, token)
 
     monkeypatch.setattr("draftwire_cloud.judge.verify_rejection", wrong)

@@ -18,6 +18,7 @@ from draftwire_protocol.proposal import (
     proposal_from,
 )
 from draftwire_protocol.sampling import Candidates
+from protocol.dense import DenseChances, dense
 
 VOCABULARY = 4
 
@@ -40,10 +41,6 @@ def sparse_proposals(draw: st.DrawFn, size: int = VOCABULARY) -> Proposal:
     return Proposal(tuple(ids), tuple(weights))
 
 
-def _dense(q: Proposal, size: int = VOCABULARY) -> np.ndarray:
-    return np.array([q.probability(token) for token in range(size)])
-
-
 @given(target_rows(), sparse_proposals())
 def test_accepted_and_redrawn_together_are_p(p: np.ndarray, q: Proposal) -> None:
     chance = np.array(
@@ -52,8 +49,11 @@ def test_accepted_and_redrawn_together_are_p(p: np.ndarray, q: Proposal) -> None
             for x in range(VOCABULARY)
         ]
     )
-    accepted = _dense(q) * chance
-    rest = acceptance.residual(p, q)
+    drawn = dense(q, VOCABULARY)
+    accepted = drawn * chance
+    rest = acceptance.residual(p, drawn)
+    ids = list(q.ids)
+    assert acceptance.open_mass(p[ids], drawn[ids], 1.0) == pytest.approx(rest.sum(), abs=1e-12)
     if rest.any():
         accepted = accepted + (1.0 - accepted.sum()) * rest / rest.sum()
     np.testing.assert_allclose(accepted, p, atol=1e-12)
@@ -62,14 +62,14 @@ def test_accepted_and_redrawn_together_are_p(p: np.ndarray, q: Proposal) -> None
 @given(target_rows())
 def test_nothing_is_rejected_when_q_is_p(p: np.ndarray) -> None:
     q = proposal_from(Candidates(np.flatnonzero(p), np.log(p[p > 0])))
-    exact = _dense(q)
+    exact = dense(q, VOCABULARY)
     assert all(acceptance.accept_probability(exact[x], q.probability(x)) == 1.0 for x in q.ids)
-    assert acceptance.residual(exact, q).sum() == 0.0
+    assert acceptance.residual(exact, dense(q, VOCABULARY)).sum() == 0.0
 
 
 def _along(rows: dict[tuple[int, ...], np.ndarray], block: tuple[int, ...]) -> acceptance.TargetRow:
     """The target's rows after each prefix of a block."""
-    return lambda offset: rows[block[:offset]]
+    return lambda offset: DenseChances(rows[block[:offset]])
 
 
 def _block_outcome(
@@ -93,7 +93,7 @@ def _block_outcome(
                 continue
             p = rows[block[:kept]]
             scale = chances.kept[kept] if residual_scale else 1.0
-            rest = p if kept == gamma else acceptance.residual(p, qs[kept], scale)
+            rest = p if kept == gamma else acceptance.residual(p, dense(qs[kept], VOCABULARY), scale)
             rest = rest / rest.sum() if rest.any() else p
             for token in range(VOCABULARY):
                 _continue(found, rows, (*block[:kept], token), here * float(rest[token]), gamma + 1)
@@ -167,7 +167,7 @@ def test_block_verification_never_keeps_fewer_tokens(seed: int) -> None:
         kept = acceptance.block_chances(block, qs, row).ends
         by_block += drawn * (2 * kept[2] + kept[1] * (1 - kept[2]))
         first, second = (
-            acceptance.accept_probability(float(row(i)[block[i]]), qs[i].probability(block[i]))
+            acceptance.accept_probability(float(row(i).of([block[i]])[0]), qs[i].probability(block[i]))
             for i in range(2)
         )
         by_rejection += drawn * first * (1 + second)
@@ -177,7 +177,6 @@ def test_block_verification_never_keeps_fewer_tokens(seed: int) -> None:
 @given(sparse_proposals(), st.floats(0, 1, exclude_min=True, exclude_max=True))
 def test_draws_have_a_chance(q: Proposal, quantile: float) -> None:
     assert q.draw(quantile) in q.ids
-    assert acceptance.draw(_dense(q), quantile) in q.ids
 
 
 def test_rounding_comes_before_drawing() -> None:
