@@ -1,7 +1,7 @@
 """How much of a draft each scheme accepts, on the same prompts, in one interleaved run.
 
     draftwire-cloud serve &
-    python benchmarks/acceptance.py [--tokens 128] [--temperature 1.0] [--gamma 4] [--json FILE]
+    python benchmarks/acceptance.py [--temperature 1.0] [--gamma 4] [--draft-sharpness 1.2] [--json FILE]
 
 Blocks have a fixed length, so that the schemes are asked about the same number of tokens. Acceptance is
 accepted / drafted over all prompts; first is that of a block's first token alone, which no earlier
@@ -41,6 +41,7 @@ async def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     settings = load_settings(
         cloud=arguments.cloud, gamma=str(arguments.gamma), mode="lockstep", wait_s=60.0,
         temperature=arguments.temperature, top_p=arguments.top_p, max_tokens=arguments.tokens,
+        draft_sharpness=arguments.draft_sharpness,
     )  # fmt: skip
     prompts = [json.loads(line) for line in PROMPTS.read_text(encoding="utf-8").splitlines()]
     rows: list[dict[str, Any]] = []
@@ -94,6 +95,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=20, help="how many of the prompts")
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--top-p", type=float, default=1.0)
+    parser.add_argument("--draft-sharpness", type=float, default=1.2)
     parser.add_argument("--seed", type=int, default=0, help="of the first prompt; each has the next one")
     parser.add_argument("--gamma", type=int, default=4, help="tokens a block")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything to this file")

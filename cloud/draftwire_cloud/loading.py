@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -45,6 +47,8 @@ class LoadedTarget:
     vocabulary: Vocabulary
     card: ModelCard
     exactness: ExactnessReport
+    #: Makes the tokenizers library's JSON of its tokenizer, compressed by zlib; empty where there is none.
+    pack_tokenizer: Callable[[], bytes] = bytes
 
 
 def load_target(config: TargetConfig, say: Callable[[str], None]) -> LoadedTarget:
@@ -90,4 +94,9 @@ def load_target(config: TargetConfig, say: Callable[[str], None]) -> LoadedTarge
         model_id=model_id(config.folder, facts, fixed_shapes=config.fixed_shapes),
         chat_template=tokenizer.chat_template,
     )
-    return LoadedTarget(target, vocabulary, card, exactness)
+    return LoadedTarget(target, vocabulary, card, exactness, partial(_packed, tokenizer))
+
+
+def _packed(tokenizer: Any) -> bytes:
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    return b"" if backend is None else zlib.compress(backend.to_str().encode())

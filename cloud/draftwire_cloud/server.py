@@ -69,7 +69,8 @@ class CloudServer:
 
     async def __aenter__(self) -> Self:
         self.engine = EngineLoop(self._loaded.target, self._loaded.vocabulary, self._limits)
-        self._service = SpeculationService(self.engine, self._loaded.card, self._loaded.vocabulary)
+        loaded = self._loaded
+        self._service = SpeculationService(self.engine, loaded.card, loaded.vocabulary, loaded.pack_tokenizer)
         self._server = grpc.aio.server(options=OPTIONS)
         pb_grpc.add_SpeculationServiceServicer_to_server(self._service, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import grpc
@@ -25,6 +26,9 @@ from draftwire_protocol.errors import (
 )
 from draftwire_protocol.messages import CloudMessage, Finished, ModelCard, Open
 
+#: Of a tokenizer; well below the largest message.
+_PART_BYTES = 1 << 20
+
 Outbox = asyncio.Queue[CloudMessage | DraftwireError]
 
 
@@ -35,12 +39,20 @@ class SpeculationService(pb_grpc.SpeculationServiceServicer):
         engine: runs the target.
         card: what GetModel answers.
         vocabulary: bytes of the ids, for the edge's comparison.
+        pack_tokenizer: makes what GetTokenizer answers, once.
     """
 
-    def __init__(self, engine: EngineLoop, card: ModelCard, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self,
+        engine: EngineLoop,
+        card: ModelCard,
+        vocabulary: Vocabulary,
+        pack_tokenizer: Callable[[], bytes] = bytes,
+    ) -> None:
         self._engine = engine
         self._card = card
         self._vocabulary = vocabulary
+        self._pack_tokenizer = cache(pack_tokenizer)
         self._outboxes: set[Outbox] = set()
         self._why_ended: Callable[[], DraftwireError] | None = None
 
@@ -55,6 +67,16 @@ class SpeculationService(pb_grpc.SpeculationServiceServicer):
         if not request.chat_template:
             card = replace(card, chat_template=None)
         return codec.encode_card(card)
+
+    async def GetTokenizer(  # noqa: N802  # named by the proto
+        self,
+        request: pb.GetTokenizerRequest,  # noqa: ARG002  # the generated signature
+        context: Any,  # noqa: ARG002  # the generated signature
+    ) -> AsyncIterator[pb.GetTokenizerResponse]:
+        """The target's tokenizer, in parts."""
+        packed = await asyncio.to_thread(self._pack_tokenizer)
+        for start in range(0, len(packed), _PART_BYTES):
+            yield pb.GetTokenizerResponse(data=packed[start : start + _PART_BYTES])
 
     async def Decode(  # noqa: N802  # named by the proto
         self,

@@ -131,6 +131,18 @@ class CloudChannel:
         request = pb.GetModelRequest(piece_start=piece_start, piece_count=piece_count, chat_template=True)
         return codec.decode_card(await _mapped(self._stub.GetModel(request, timeout=timeout_s)))
 
+    async def get_tokenizer(self, *, timeout_s: float = 60.0) -> bytes:
+        """The target's tokenizer as it travels; empty where the cloud has none to give.
+
+        Raises:
+            CloudUnavailableError: nothing answers there.
+        """
+        call = self._stub.GetTokenizer(pb.GetTokenizerRequest(), timeout=timeout_s)
+        parts = []
+        while isinstance(part := await _mapped(call.read()), pb.GetTokenizerResponse):
+            parts.append(part.data)
+        return b"".join(parts)
+
     def decode(self) -> DecodeStream:
         """A new Decode stream."""
         return DecodeStream(self._stub.Decode())  # type: ignore[call-arg]  # the stubs miss the read/write style

@@ -20,7 +20,7 @@ import jinja2.parser
 import jinja2.utils
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from draftwire_edge.tokenizer import GgufTokenizer
+from draftwire_edge.tokenizer import Tokenizer
 from draftwire_protocol.errors import UserInputError
 
 #: ``{"role": ..., "content": ...}`` and whatever else the template reads.
@@ -142,7 +142,7 @@ def render_chat(
         ) from error
 
 
-def encode_chat(tokenizer: GgufTokenizer, template: str | None, messages: Sequence[Message]) -> list[int]:
+def encode_chat(tokenizer: Tokenizer, template: str | None, messages: Sequence[Message]) -> list[int]:
     """Prompt ids of a chat, ending where the assistant's answer starts.
 
     Raises:
@@ -157,11 +157,11 @@ def encode_chat(tokenizer: GgufTokenizer, template: str | None, messages: Sequen
     return _encode_with_one_bos(tokenizer, text, bos_text)
 
 
-def encode_raw(tokenizer: GgufTokenizer, text: str) -> list[int]:
+def encode_raw(tokenizer: Tokenizer, text: str) -> list[int]:
     """Prompt ids of a plain text; written control tokens count as such."""
     return _encode_with_one_bos(tokenizer, text, tokenizer.text_of(tokenizer.bos_id))
 
 
-def _encode_with_one_bos(tokenizer: GgufTokenizer, text: str, bos_text: str) -> list[int]:
+def _encode_with_one_bos(tokenizer: Tokenizer, text: str, bos_text: str) -> list[int]:
     has_bos = bool(bos_text) and text.startswith(bos_text)
     return tokenizer.encode(text, add_special=not has_bos, parse_special=True)

@@ -54,6 +54,10 @@ def generate(  # one parameter an option
     drafter: Annotated[
         str | None, typer.Option(help="`model`, or `ngram` to copy from the text so far.")
     ] = None,
+    cross_vocab: Annotated[
+        bool | None,
+        typer.Option("--cross-vocab/--no-cross-vocab", help="Draft with a model of another vocabulary too."),
+    ] = None,
     gamma: Annotated[str | None, typer.Option(metavar="auto|N", help="Tokens to draft a round.")] = None,
     mode: Annotated[
         str | None, typer.Option(metavar="auto|lockstep|cloud", help="Who waits for whom.")
@@ -134,6 +138,7 @@ def generate(  # one parameter an option
             json_schema=_schema(json_schema), regex=regex,
             max_tokens=max_tokens, stop=tuple(stop) if stop else None, threads=threads, wait_s=wait,
             context_length=context_length, draft_sharpness=draft_sharpness,
+            cross_vocab=cross_vocab,
         )  # fmt: skip
         text = _prompt(prompt)
         check_text("--system", system or "")

@@ -20,12 +20,14 @@ from draftwire_edge.chat_template import Message, encode_chat, encode_raw
 from draftwire_edge.config import EdgeSettings
 from draftwire_edge.controller import Controller
 from draftwire_edge.drafter import Drafter
+from draftwire_edge.drafters.cross_vocab import CrossVocabDrafter
 from draftwire_edge.drafters.llama import LlamaCppDrafter
 from draftwire_edge.drafters.ngram import NgramDrafter
 from draftwire_edge.generation import Event, GenerationRequest
-from draftwire_edge.handshake import check_vocabulary, fetch_card
+from draftwire_edge.handshake import check_vocabulary, fetch_card, find_difference
 from draftwire_edge.session import EdgeSession
-from draftwire_edge.tokenizer import GgufTokenizer
+from draftwire_edge.target_tokenizer import fetch_tokenizer
+from draftwire_edge.tokenizer import GgufTokenizer, Tokenizer
 from draftwire_models.resolve import resolve_draft
 
 
@@ -50,9 +52,10 @@ class EdgeClient:
             channel = await stack.enter_async_context(CloudChannel(self.settings.cloud))
             self.card = await fetch_card(channel, self.settings.wait_s)
             # 2. Load the draft model, or just its vocabulary.
-            drafter, self.tokenizer = await asyncio.to_thread(self._load, path)
-            stack.callback(self.tokenizer.close)
-            # 3. Refuse a pair that does not belong together; then one session for all texts.
+            drafter, tokenizer = await asyncio.to_thread(self._load, path)
+            stack.callback(tokenizer.close)
+            self.tokenizer: Tokenizer = tokenizer
+            # 3. Refuse a pair that does not belong together, or translate; then one session for all texts.
             self._session = await self._begin_session(channel, drafter)
             stack.push_async_callback(self._session.aclose)
             self._stack = stack.pop_all()
@@ -63,7 +66,7 @@ class EdgeClient:
         with ExitStack() as unowned:
             if drafter is not None:
                 unowned.callback(drafter.close)
-            await check_vocabulary(channel, self.card, self.tokenizer.pieces)
+            drafter = await self._fitting(channel, drafter)
             self.controller = Controller(self.settings.policy)
             session = EdgeSession(
                 channel,
@@ -78,6 +81,17 @@ class EdgeClient:
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
+
+    async def _fitting(self, channel: CloudChannel, drafter: Drafter | None) -> Drafter | None:
+        """The drafter, if its vocabulary is the target's; with cross_vocab one that translates, if not."""
+        pieces = self.tokenizer.pieces
+        if not (self.settings.cross_vocab and await find_difference(channel, self.card, pieces) is not None):
+            await check_vocabulary(channel, self.card, pieces)
+            return drafter
+        self.tokenizer = target = await fetch_tokenizer(channel, self.card)
+        if not isinstance(drafter, LlamaCppDrafter):
+            return drafter
+        return await asyncio.to_thread(CrossVocabDrafter, drafter, target)
 
     def _load(self, path: Path) -> tuple[Drafter | None, GgufTokenizer]:
         settings = self.settings

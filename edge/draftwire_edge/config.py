@@ -54,6 +54,7 @@ class EdgeSettings(BaseSettings):
     pair: str = "qwen2.5-coder"
     draft_model: Path | None = None
     drafter: Literal["model", "ngram"] = "model"
+    cross_vocab: bool = False
     gamma: int | Literal["auto"] = "auto"
     mode: Literal["auto", "lockstep", "cloud"] = "auto"
     temperature: float = 0.0

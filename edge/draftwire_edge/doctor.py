@@ -15,10 +15,12 @@ from rich.table import Table
 from draftwire_edge.channel import CloudChannel
 from draftwire_edge.client import draft_model_path
 from draftwire_edge.config import EdgeSettings
+from draftwire_edge.drafters.cross_vocab import SharedIds
 from draftwire_edge.drafters.llama import LlamaCppDrafter
 from draftwire_edge.exactness import ExactnessProbe
-from draftwire_edge.handshake import check_vocabulary, fetch_card
+from draftwire_edge.handshake import check_vocabulary, fetch_card, find_difference
 from draftwire_edge.proposer import Proposer
+from draftwire_edge.target_tokenizer import fetch_tokenizer
 from draftwire_models.errors import ModelError
 from draftwire_protocol.errors import DraftwireError
 from draftwire_protocol.fingerprint import template_hash
@@ -120,8 +122,14 @@ class _Patient:
 
     async def compare_vocabulary(self) -> str:
         card, drafter = self._known_card(), self._known_drafter()
+        pieces = drafter.tokenizer.pieces
         async with CloudChannel(self._settings.cloud) as channel:
-            await check_vocabulary(channel, card, drafter.tokenizer.pieces)
+            difference = await find_difference(channel, card, pieces)
+            if difference is not None and self._settings.cross_vocab:
+                target = await fetch_tokenizer(channel, card)
+                shared = len(SharedIds(drafter.tokenizer, target).own_of)
+                return f"{difference}; {shared} of {card.n_tokens} tokens are shared, drafts are translated"
+            await check_vocabulary(channel, card, pieces)
         return f"{card.n_tokens} tokens, the same on both ends"
 
     async def compare_template(self) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from draftwire_protocol.proposal import Proposal
+from draftwire_protocol.sampling import Float32Array
 
 if TYPE_CHECKING:
     from draftwire_edge.proposer import Proposer
@@ -21,6 +22,20 @@ class Guess:
     top_probability: float
     #: What it was drawn from; None where guesses are accepted by equality.
     proposal: Proposal | None = None
+
+
+class Guesser(Protocol):
+    """What a draft model needs to turn its logits into guesses; ``Proposer`` is one."""
+
+    def begin(self, context: Sequence[int]) -> None:
+        """A block starts after this context."""
+
+    def guess(self, logits: Float32Array) -> Guess:
+        """The guess for the block's next place; later ones assume it.
+
+        Args:
+            logits: float32 ``[n_tokens]``; only read.
+        """
 
 
 #: Asked after each guess with the block so far: is one more worth drafting?

@@ -81,7 +81,8 @@ async def check_vocabulary(channel: CloudChannel, card: ModelCard, pieces: Seque
     if difference is not None:
         raise ModelMismatchError(
             f"the draft model does not belong to the cloud's {card.name}: {difference}. "
-            "Use the draft model of the same family (--pair or --draft-model), or another --cloud"
+            "Use the draft model of the same family (--pair or --draft-model), or another --cloud; with "
+            "--cross-vocab it can draft all the same, by its text"
         )
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import re
 import unicodedata
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from draftwire_edge.llama_model import LlamaModel
 from draftwire_edge.llama_runtime import llama_cpp
@@ -18,6 +19,35 @@ _UNKNOWN, _UNUSED, _NORMAL, _CONTROL = 1, 2, 4, 8
 _PIECE_BYTES = 128
 #: Pre-tokenizers whose tokenizer composes text first (the accent of "e" + U+0301 joins the e).
 _PRE_WITH_NFC = frozenset({"qwen2"})
+
+
+class Tokenizer(Protocol):
+    """What prompts and texts need of a tokenizer."""
+
+    @property
+    def pieces(self) -> Sequence[bytes]:
+        """Bytes of every real id, ``[n_tokens]``."""
+
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja text of the chat template."""
+
+    @property
+    def bos_id(self) -> int | None:
+        """The id that starts a text."""
+
+    @property
+    def eos_id(self) -> int | None:
+        """The main end-of-generation id."""
+
+    def text_of(self, token: int | None) -> str:
+        """Written form of one id, "" for None."""
+
+    def encode(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Ids of a text."""
+
+    def close(self) -> None:
+        """Free what it holds."""
 
 
 class GgufTokenizer:

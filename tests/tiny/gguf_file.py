@@ -1,5 +1,6 @@
 """Write the tiny model as a GGUF file that llama.cpp reads exactly as transformers reads the folder."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from gguf import GGUFWriter, LlamaFileType, TokenType
@@ -13,6 +14,8 @@ _TOP_NAMES = {
     "model.norm.weight": "output_norm.weight",
     "lm_head.weight": "output.weight",
 }
+#: Tensors with a row for each id.
+_BY_ID = {"model.embed_tokens.weight", "lm_head.weight"}
 _LAYER_NAMES = {
     "input_layernorm": "attn_norm",
     "self_attn.q_proj": "attn_q",
@@ -26,14 +29,25 @@ _LAYER_NAMES = {
 }
 
 
-def write_gguf(path: Path, config: TinyConfig, weights: Weights, name: str = "draftwire-tiny") -> None:
-    """Write tokeniser, sizes and float32 tensors to `path`."""
+def write_gguf(
+    path: Path,
+    config: TinyConfig,
+    weights: Weights,
+    name: str = "draftwire-tiny",
+    order: Sequence[int] | None = None,
+) -> None:
+    """Write tokeniser, sizes and float32 tensors to `path`.
+
+    `order` makes another vocabulary of it: the pair's ids that it has, in its own order.
+    """
     writer = GGUFWriter(path, "llama")
     writer.add_name(name)
     _add_sizes(writer, config)
-    _add_tokenizer(writer, n_rows=weights["lm_head.weight"].shape[0])
+    n_rows = weights["lm_head.weight"].shape[0] if order is None else len(order)
+    _add_tokenizer(writer, n_rows, range(vocabulary.N_TOKENS) if order is None else order)
     for hf_name, tensor in weights.items():
-        writer.add_tensor(gguf_name(hf_name), _for_llama_cpp(hf_name, tensor, config))
+        own = tensor if order is None or hf_name not in _BY_ID else tensor[list(order)]
+        writer.add_tensor(gguf_name(hf_name), _for_llama_cpp(hf_name, own, config))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -54,24 +68,25 @@ def _add_sizes(writer: GGUFWriter, config: TinyConfig) -> None:
     writer.add_layer_norm_rms_eps(config.norm_eps)
 
 
-def _add_tokenizer(writer: GGUFWriter, n_rows: int) -> None:
+def _add_tokenizer(writer: GGUFWriter, n_rows: int, order: Sequence[int]) -> None:
     """Write the vocabulary; rows beyond the tokeniser become unused `[PADn]` ids, as converters do it."""
-    pads = [f"[PAD{token}]" for token in range(vocabulary.N_TOKENS, n_rows)]
-    tokens = [*vocabulary.ordinary_tokens(), *vocabulary.SPECIALS, *pads]
-    types = (
-        [TokenType.NORMAL] * vocabulary.N_ORDINARY
-        + [TokenType.CONTROL] * len(vocabulary.SPECIALS)
-        + [TokenType.UNUSED] * len(pads)
-    )
+    pads = [f"[PAD{token}]" for token in range(len(order), n_rows)]
+    everything = [*vocabulary.ordinary_tokens(), *vocabulary.SPECIALS]
+    tokens = [*(everything[token] for token in order), *pads]
+    kinds = [TokenType.NORMAL] * vocabulary.N_ORDINARY + [TokenType.CONTROL] * len(vocabulary.SPECIALS)
+    types = [*(kinds[token] for token in order), *[TokenType.UNUSED] * len(pads)]
+    own_id = {token: place for place, token in enumerate(order)}
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
     writer.add_vocab_size(n_rows)
     writer.add_token_list(tokens)
     writer.add_token_types(types)
-    writer.add_token_merges([f"{left} {right}" for left, right in vocabulary.MERGES])
-    writer.add_eos_token_id(vocabulary.IM_END_ID)
-    writer.add_eot_token_id(vocabulary.IM_END_ID)
-    writer.add_pad_token_id(vocabulary.PAD_ID)
+    writer.add_token_merges(
+        [f"{left} {right}" for left, right in vocabulary.MERGES if left + right in tokens]
+    )
+    writer.add_eos_token_id(own_id[vocabulary.IM_END_ID])
+    writer.add_eot_token_id(own_id[vocabulary.IM_END_ID])
+    writer.add_pad_token_id(own_id[vocabulary.PAD_ID])
     writer.add_add_bos_token(False)
     writer.add_chat_template(vocabulary.CHAT_TEMPLATE)
 

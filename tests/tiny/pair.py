@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
+from tiny import vocabulary as tiny_vocabulary
 from tiny.config import TinyConfig
 from tiny.gguf_file import write_gguf
 from tiny.hf_folder import write_hf_folder
@@ -52,6 +55,17 @@ def _write_useless(folder: Path, config: TinyConfig) -> Path:
     """Write a drafter drawn from another seed, which knows nothing of the target."""
     stranger = replace(config, seed=config.seed + _USELESS_SEED)
     return _write(folder, config, USELESS, build_weights(stranger, config.drafter_rows))
+
+
+def write_foreign(folder: Path, config: TinyConfig, eps: float = 0.0) -> Path:
+    """Write the target plus noise with another vocabulary: ids in another order, three merges missing."""
+    missing = {tiny_vocabulary.ordinary_tokens().index(merged) for merged in ("Ġthe", "ĊĊ", "Ã©")}
+    rng = np.random.default_rng(config.seed)
+    order = [token for token in rng.permutation(config.n_tokens).tolist() if token not in missing]
+    weights = add_noise(build_weights(config, config.drafter_rows), eps, config.seed + _NOISE_SEED)
+    path = folder / f"foreign_{eps:g}.gguf"
+    write_gguf(path, config, weights, "draftwire-tiny-foreign", order)
+    return path
 
 
 def _write(folder: Path, config: TinyConfig, name: str, weights: Weights) -> Path:

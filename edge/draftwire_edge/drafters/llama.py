@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from draftwire_edge.drafter import Guess, WantMore
+from draftwire_edge.drafter import Guess, Guesser, WantMore
 from draftwire_edge.drafters.llama_sequence import LlamaSequence
 from draftwire_edge.llama_model import LlamaModel
-from draftwire_edge.proposer import Proposer
 from draftwire_edge.tokenizer import GgufTokenizer
 from draftwire_protocol.errors import DrafterError, NothingToWriteError, UserInputError
 
@@ -74,7 +73,7 @@ class LlamaCppDrafter:
                 self._sequence.move_to(context)
 
     def draft(
-        self, context: Sequence[int], proposer: Proposer, limit: int, want_more: WantMore
+        self, context: Sequence[int], proposer: Guesser, limit: int, want_more: WantMore
     ) -> list[Guess]:
         """Guess up to ``limit`` tokens after ``context``; fewer where the context length ends."""
         with self._owned():
@@ -99,7 +98,7 @@ class LlamaCppDrafter:
             self._sequence.close()
             self._model.close()
 
-    def _guess(self, proposer: Proposer) -> Guess:
+    def _guess(self, proposer: Guesser) -> Guess:
         """The guess for the position after the cache's last token."""
         return proposer.guess(self._sequence.logits()[: self.tokenizer.n_tokens])
 

@@ -40,6 +40,11 @@ class SpeculationServiceStub(object):
                 request_serializer=draftwire__protocol_dot___pb_dot_speculation__pb2.GetModelRequest.SerializeToString,
                 response_deserializer=draftwire__protocol_dot___pb_dot_speculation__pb2.GetModelResponse.FromString,
                 _registered_method=True)
+        self.GetTokenizer = channel.unary_stream(
+                '/draftwire.v1.SpeculationService/GetTokenizer',
+                request_serializer=draftwire__protocol_dot___pb_dot_speculation__pb2.GetTokenizerRequest.SerializeToString,
+                response_deserializer=draftwire__protocol_dot___pb_dot_speculation__pb2.GetTokenizerResponse.FromString,
+                _registered_method=True)
         self.Decode = channel.stream_stream(
                 '/draftwire.v1.SpeculationService/Decode',
                 request_serializer=draftwire__protocol_dot___pb_dot_speculation__pb2.DecodeRequest.SerializeToString,
@@ -53,6 +58,13 @@ class SpeculationServiceServicer(object):
 
     def GetModel(self, request, context):
         """Describes the target model. The edge checks it against its own model before the first token.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetTokenizer(self, request, context):
+        """The target's tokenizer, for an edge whose draft model has another vocabulary.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -72,6 +84,11 @@ def add_SpeculationServiceServicer_to_server(servicer, server):
                     servicer.GetModel,
                     request_deserializer=draftwire__protocol_dot___pb_dot_speculation__pb2.GetModelRequest.FromString,
                     response_serializer=draftwire__protocol_dot___pb_dot_speculation__pb2.GetModelResponse.SerializeToString,
+            ),
+            'GetTokenizer': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetTokenizer,
+                    request_deserializer=draftwire__protocol_dot___pb_dot_speculation__pb2.GetTokenizerRequest.FromString,
+                    response_serializer=draftwire__protocol_dot___pb_dot_speculation__pb2.GetTokenizerResponse.SerializeToString,
             ),
             'Decode': grpc.stream_stream_rpc_method_handler(
                     servicer.Decode,
@@ -107,6 +124,33 @@ class SpeculationService(object):
             '/draftwire.v1.SpeculationService/GetModel',
             draftwire__protocol_dot___pb_dot_speculation__pb2.GetModelRequest.SerializeToString,
             draftwire__protocol_dot___pb_dot_speculation__pb2.GetModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTokenizer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/draftwire.v1.SpeculationService/GetTokenizer',
+            draftwire__protocol_dot___pb_dot_speculation__pb2.GetTokenizerRequest.SerializeToString,
+            draftwire__protocol_dot___pb_dot_speculation__pb2.GetTokenizerResponse.FromString,
             options,
             channel_credentials,
             insecure,

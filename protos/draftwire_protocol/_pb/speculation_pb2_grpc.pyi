@@ -40,6 +40,8 @@ class SpeculationServiceStub:
     def __new__(cls, channel: _aio.Channel) -> SpeculationServiceAsyncStub: ...
     GetModel: _grpc.UnaryUnaryMultiCallable[_speculation_pb2.GetModelRequest, _speculation_pb2.GetModelResponse]
     """Describes the target model. The edge checks it against its own model before the first token."""
+    GetTokenizer: _grpc.UnaryStreamMultiCallable[_speculation_pb2.GetTokenizerRequest, _speculation_pb2.GetTokenizerResponse]
+    """The target's tokenizer, for an edge whose draft model has another vocabulary."""
     Decode: _grpc.StreamStreamMultiCallable[_speculation_pb2.DecodeRequest, _speculation_pb2.DecodeResponse]
     """One generation: drafts up, verdicts down."""
 
@@ -50,6 +52,8 @@ class SpeculationServiceAsyncStub(SpeculationServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetModel: _aio.UnaryUnaryMultiCallable[_speculation_pb2.GetModelRequest, _speculation_pb2.GetModelResponse]  # type: ignore[assignment]
     """Describes the target model. The edge checks it against its own model before the first token."""
+    GetTokenizer: _aio.UnaryStreamMultiCallable[_speculation_pb2.GetTokenizerRequest, _speculation_pb2.GetTokenizerResponse]  # type: ignore[assignment]
+    """The target's tokenizer, for an edge whose draft model has another vocabulary."""
     Decode: _aio.StreamStreamMultiCallable[_speculation_pb2.DecodeRequest, _speculation_pb2.DecodeResponse]  # type: ignore[assignment]
     """One generation: drafts up, verdicts down."""
 
@@ -63,6 +67,14 @@ class SpeculationServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_speculation_pb2.GetModelResponse, _abc.Awaitable[_speculation_pb2.GetModelResponse]]:
         """Describes the target model. The edge checks it against its own model before the first token."""
+
+    @_abc_1.abstractmethod
+    def GetTokenizer(
+        self,
+        request: _speculation_pb2.GetTokenizerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_speculation_pb2.GetTokenizerResponse], _abc.AsyncIterator[_speculation_pb2.GetTokenizerResponse]]:
+        """The target's tokenizer, for an edge whose draft model has another vocabulary."""
 
     @_abc_1.abstractmethod
     def Decode(

@@ -1,0 +1,92 @@
+"""The target's own tokenizer, fetched from the cloud: for a draft model that has another one."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Sequence
+
+from tokenizers import Tokenizer as Backend
+
+from draftwire_edge.channel import CloudChannel
+from draftwire_protocol.errors import DraftwireError, UserInputError
+from draftwire_protocol.fingerprint import piece_hashes
+from draftwire_protocol.messages import ModelCard
+
+#: Ids whose bytes are asked for at once.
+_PIECES_AT_ONCE = 16_384
+#: No tokenizer comes near it; more is an attack or an error.
+MAX_JSON_BYTES = 256 * 1024 * 1024
+
+
+class TargetTokenizer:
+    """Vocabulary and text-to-ids of the cloud's target; same use as ``GgufTokenizer``.
+
+    Args:
+        card: of the target.
+        pieces: bytes of every real id, ``[n_tokens]``.
+        packed: the tokenizers library's JSON, compressed by zlib.
+
+    Raises:
+        DraftwireError: it is no such JSON.
+    """
+
+    def __init__(self, card: ModelCard, pieces: Sequence[bytes], packed: bytes) -> None:
+        self.pieces = list(pieces)
+        self.n_tokens = card.n_tokens
+        self.special_ids = frozenset(card.special_ids)
+        self.eos_ids = card.eos_ids
+        self.eos_id = card.eos_ids[0] if card.eos_ids else None
+        self.bos_id = card.bos_id
+        self.chat_template = card.chat_template
+        try:
+            unpacker = zlib.decompressobj()
+            text = unpacker.decompress(packed, MAX_JSON_BYTES).decode()
+            self._backend = Backend.from_str(text)
+        except Exception as error:  # the library raises bare ones
+            raise DraftwireError(f"the cloud's tokenizer cannot be read ({error})") from error
+        self.add_bos = self.bos_id is not None and self._backend.encode("").ids[:1] == [self.bos_id]
+
+    def text_of(self, token: int | None) -> str:
+        """Written form of one id, "" for None."""
+        return "" if token is None else self.pieces[token].decode("utf-8", "replace")
+
+    def encode(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Ids of ``text``; see ``GgufTokenizer.encode``."""
+        start = [self.bos_id] if add_special and self.add_bos and self.bos_id is not None else []
+        self._backend.encode_special_tokens = not parse_special
+        text = text.encode("utf-8", "replace").decode()
+        return start + list(self._backend.encode(text, add_special_tokens=False).ids)
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+async def fetch_tokenizer(channel: CloudChannel, card: ModelCard) -> TargetTokenizer:
+    """Ask the cloud for its tokenizer and the bytes of every id: some megabytes.
+
+    Raises:
+        UserInputError: the cloud does not give it.
+        DraftwireError: what it gives does not fit its card.
+    """
+    no_tokenizer = UserInputError(
+        "--cross-vocab",
+        f"the cloud does not give the tokenizer of {card.name}",
+        "Use a draft model of the same family, or a newer draftwire-cloud",
+    )
+    try:
+        packed = await channel.get_tokenizer()
+    except DraftwireError as error:
+        raise no_tokenizer from error
+    if not packed:
+        raise no_tokenizer
+    pieces: list[bytes] = []
+    while len(pieces) < card.n_tokens:
+        wanted = min(_PIECES_AT_ONCE, card.n_tokens - len(pieces))
+        found = (await channel.get_model(piece_start=len(pieces), piece_count=wanted)).pieces
+        if len(found) != wanted:
+            raise DraftwireError(f"the cloud gave {len(found)} of {wanted} ids' bytes")
+        pieces += found
+    if piece_hashes(pieces) != card.piece_hashes:
+        raise DraftwireError("the bytes that the cloud gave for its ids do not have its card's hash")
+    return await asyncio.to_thread(TargetTokenizer, card, pieces, packed)

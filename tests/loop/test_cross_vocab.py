@@ -1,0 +1,181 @@
+"""A draft model of another vocabulary: refused unless asked for, and then exact like any other."""
+
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from draftwire_cloud.loading import LoadedTarget
+from draftwire_edge.channel import CloudChannel
+from draftwire_edge.client import EdgeClient
+from draftwire_edge.config import load_settings
+from draftwire_edge.controller import GammaPolicy
+from draftwire_edge.drafter import Guess
+from draftwire_edge.drafters.cross_vocab import CrossVocabDrafter, SharedIds
+from draftwire_edge.drafters.llama import LlamaCppDrafter
+from draftwire_edge.generation import DoneEvent, GenerationRequest
+from draftwire_edge.handshake import fetch_card
+from draftwire_edge.proposer import Proposer
+from draftwire_edge.target_tokenizer import TargetTokenizer, fetch_tokenizer
+from draftwire_protocol.errors import DraftwireError, ModelMismatchError, UserInputError
+from draftwire_protocol.messages import Mode, Scheme
+from draftwire_protocol.params import SamplingParams
+from draftwire_protocol.proposal import certain
+from loop.harness import CLOUD_ALONE, connected, serving
+from tiny.pair import TinyPair, write_foreign
+from tiny.texts import random_texts
+
+PROMPTS = [
+    "the cat in the hat\n\nthe end",
+    "café à la carte: é, ñ, 中文, 🙂🙃 and 1010",
+    "<|im_start|>user\nhello there<|im_end|>\n<|im_start|>assistant\n",
+    "  the  the\n\n\nthe",
+]
+
+
+@pytest.fixture(scope="module")
+def foreign_path(tiny_pair: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_foreign(tmp_path_factory.mktemp("foreign"), tiny_pair.config)
+
+
+@pytest.fixture
+async def target_tokenizer(loaded: LoadedTarget) -> TargetTokenizer:
+    async with serving(loaded) as server, CloudChannel(f"127.0.0.1:{server.port}") as channel:
+        return await fetch_tokenizer(channel, await fetch_card(channel))
+
+
+@pytest.fixture
+def foreign(foreign_path: Path, target_tokenizer: TargetTokenizer) -> Iterator[CrossVocabDrafter]:
+    drafter = CrossVocabDrafter(
+        LlamaCppDrafter(foreign_path, context_length=512, threads=1), target_tokenizer
+    )
+    yield drafter
+    drafter.close()
+
+
+async def test_the_fetched_tokenizer_is_the_targets(
+    target_tokenizer: TargetTokenizer, drafters: dict[str, LlamaCppDrafter]
+) -> None:
+    own = drafters["perfect"].tokenizer  # compared with transformers' elsewhere
+    assert target_tokenizer.pieces == own.pieces
+    assert target_tokenizer.special_ids == own.special_ids
+    # Composed: as "qwen2" files are read here, while the tiny folder's tokenizer composes nothing.
+    for text in [unicodedata.normalize("NFC", one) for one in [*PROMPTS, *random_texts(200, 4)]]:
+        for special in (True, False):
+            assert target_tokenizer.encode(text, add_special=True, parse_special=special) == own.encode(
+                text, add_special=True, parse_special=special
+            )
+
+
+@pytest.mark.parametrize(
+    ("sampling", "scheme"),
+    [(SamplingParams(), scheme) for scheme in Scheme]
+    + [(SamplingParams(1.0, seed=3), Scheme.COUPLED), (SamplingParams(0.8, top_p=0.9), Scheme.COUPLED)],
+)
+async def test_texts_are_the_clouds_own(
+    loaded: LoadedTarget,
+    target_tokenizer: TargetTokenizer,
+    foreign: CrossVocabDrafter,
+    sampling: SamplingParams,
+    scheme: Scheme,
+) -> None:
+    accepted = drafted = 0
+    async with serving(loaded) as server, connected(server, loaded) as edge:
+        for prompt in PROMPTS:
+            ids = target_tokenizer.encode(prompt, add_special=True, parse_special=True)
+            request = GenerationRequest(tuple(ids), sampling, 60, scheme=scheme)
+            alone = await edge.write(request, None, CLOUD_ALONE)
+            for gamma in (1, 4, 7):
+                together = await edge.write(request, foreign, GammaPolicy(gamma, Mode.LOCKSTEP))
+                assert (together.token_ids, together.text) == (alone.token_ids, alone.text)
+                accepted += together.timings.num_accepted_tokens
+                drafted += together.timings.num_draft_tokens
+    # The same model behind other ids; what is lost is lost where a text can be cut in several ways.
+    assert accepted / drafted > 0.4
+
+
+def test_shared_ids_are_spelled_alike(foreign: CrossVocabDrafter, target_tokenizer: TargetTokenizer) -> None:
+    own = foreign._inner.tokenizer
+    shared = SharedIds(own, target_tokenizer)
+    assert len(shared.own_of) == own.n_tokens == target_tokenizer.n_tokens - 3
+    for theirs, ours in shared.own_of.items():
+        assert own.pieces[ours] == target_tokenizer.pieces[theirs]
+        assert (ours in own.special_ids) == (theirs in target_tokenizer.special_ids)
+
+
+def test_a_draft_is_cut_as_the_target_cuts_it(
+    foreign: CrossVocabDrafter, target_tokenizer: TargetTokenizer
+) -> None:
+    def ids(text: str) -> list[int]:
+        return target_tokenizer.encode(text, add_special=False, parse_special=True)
+
+    # Byte by byte, as a drafter without merges would guess it; sure of the first bytes only.
+    letters = [
+        Guess(target_tokenizer.pieces.index(bytes([byte])), 0.9 - 0.1 * i) for i, byte in enumerate(b" the")
+    ]
+    end = Guess(ids("<|im_end|>")[0], 0.4)
+    recut = foreign._recut([*letters, end])
+    assert [guess.token for guess in recut] == ids(" the<|im_end|>")
+    assert recut[0].top_probability == pytest.approx(0.6)
+    assert recut[1:] == [end]
+    # Half a character, and what was drawn, stay as they are.
+    half = [Guess(target_tokenizer.pieces.index(b"\xc3"), 0.9)]
+    assert foreign._recut(half) == half
+    drawn = [Guess(one.token, 0.9, certain(one.token)) for one in letters]
+    assert foreign._recut(drawn) == drawn
+
+
+def test_drawn_guesses_are_sent_as_drawn(
+    foreign: CrossVocabDrafter, target_tokenizer: TargetTokenizer
+) -> None:
+    context = target_tokenizer.encode(PROMPTS[0], add_special=True, parse_special=True)
+    sampling = SamplingParams(1.0, seed=2)
+    for scheme in (Scheme.REJECTION, Scheme.BLOCK):
+        block = foreign.draft(context, Proposer(sampling, scheme, len(context)), 6, lambda _: True)
+        assert len(block) == 6
+        assert all(guess.proposal and guess.proposal.probability(guess.token) for guess in block)
+
+
+async def _write(server_port: int, path: Path, **options: object) -> tuple[EdgeClient, DoneEvent]:
+    settings = load_settings(
+        cloud=f"127.0.0.1:{server_port}", draft_model=path, context_length=512, threads=1, max_tokens=30,
+        gamma=3, mode="lockstep", **options,
+    )  # fmt: skip
+    async with EdgeClient(settings) as client:
+        events = [event async for event in client.generate(PROMPTS[0])]
+    assert isinstance(events[-1], DoneEvent)
+    return client, events[-1]
+
+
+async def test_another_vocabulary_is_refused_with_the_way_out_and_taken_when_asked_for(
+    loaded: LoadedTarget, tiny_pair: TinyPair, foreign_path: Path
+) -> None:
+    async with serving(loaded) as server:
+        with pytest.raises(
+            ModelMismatchError, match=r"token 0 is .* here and .* in the cloud.*--cross-vocab"
+        ):
+            await _write(server.port, foreign_path)
+        _, same = await _write(server.port, tiny_pair.drafters["perfect"], cross_vocab=True)
+        client, other = await _write(server.port, foreign_path, cross_vocab=True)
+        assert isinstance(client.tokenizer, TargetTokenizer)
+        assert other.result.token_ids == same.result.token_ids
+        assert other.result.timings.num_accepted_tokens > 0
+        _, copied = await _write(server.port, foreign_path, cross_vocab=True, drafter="ngram")
+        assert copied.result.token_ids == same.result.token_ids
+
+
+async def test_a_cloud_without_a_tokenizer_to_give_is_an_error_that_says_so(
+    loaded: LoadedTarget, foreign_path: Path
+) -> None:
+    async with serving(replace(loaded, pack_tokenizer=bytes)) as server:
+        with pytest.raises(UserInputError, match=r"--cross-vocab.*does not give the tokenizer"):
+            await _write(server.port, foreign_path, cross_vocab=True)
+
+
+async def test_a_broken_tokenizer_is_an_error(loaded: LoadedTarget) -> None:
+    async with serving(loaded) as server, CloudChannel(f"127.0.0.1:{server.port}") as channel:
+        card = await fetch_card(channel)
+    with pytest.raises(DraftwireError, match="cannot be read"):
+        TargetTokenizer(card, loaded.vocabulary.pieces, b"not zlib")
