@@ -7,7 +7,11 @@ import jsonschema  # type: ignore[import-untyped]  # its stubs are one more pack
 import pytest
 
 from draftwire_edge.controller import GammaPolicy
+from draftwire_edge.drafters.cross_vocab import CrossVocabDrafter
+from draftwire_edge.drafters.llama import LlamaCppDrafter
 from draftwire_edge.generation import GenerationRequest, GenerationResult
+from draftwire_edge.target_tokenizer import fetch_tokenizer
+from draftwire_models.resolve import resolve_draft, resolve_target
 from draftwire_protocol.commit import FinishReason
 from draftwire_protocol.grammar_spec import GrammarSpec
 from draftwire_protocol.messages import Mode
@@ -128,6 +132,26 @@ async def test_default_pair_writes_json_that_follows_a_schema(
     assert accepted > 0
 
 
+async def test_a_small_model_of_another_family_drafts_by_its_text(
+    coder: RealPair, questions: list[str]
+) -> None:
+    request = GenerationRequest(coder.encode(questions[0]), SamplingParams(0.7, top_p=0.9, seed=4), 32)
+    async with serving(coder.loaded) as server, connected(server, coder.loaded) as edge:
+        target = await fetch_tokenizer(edge.channel, coder.loaded.card)
+        assert target.encode(questions[0], add_special=True, parse_special=True) == (
+            coder.drafter.tokenizer.encode(questions[0], add_special=True, parse_special=True)
+        )
+        inner = LlamaCppDrafter(resolve_draft("smollm2-self"), context_length=2048)
+        foreign = CrossVocabDrafter(inner, target)
+        try:
+            alone = await edge.write(request, None, CLOUD_ALONE)
+            together = await edge.write(request, foreign, GammaPolicy(3, Mode.LOCKSTEP))
+        finally:
+            foreign.close()
+    assert_equal([(alone, together)])
+    assert together.timings.num_accepted_tokens > 3
+
+
 async def test_default_pair_keeps_to_the_payload_budget(coder: RealPair, questions: list[str]) -> None:
     both = await compare(coder, questions[:1], SamplingParams(), 32, GammaPolicy(4, Mode.LOCKSTEP))
     timings = both[0][1].timings
@@ -151,7 +175,6 @@ async def test_small_pair_equals_transformers_generate(smollm: RealPair, questio
 
     from draftwire_cloud.convert import converted_folder
     from draftwire_models.cache import ModelCache
-    from draftwire_models.resolve import resolve_target
 
     folder = converted_folder(ModelCache.open(), resolve_target("smollm2-self"), "float32")
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
