@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import zlib
 from collections.abc import Sequence
 
@@ -39,10 +40,14 @@ class TargetTokenizer:
         self.eos_id = card.eos_ids[0] if card.eos_ids else None
         self.bos_id = card.bos_id
         self.chat_template = card.chat_template
+        self._lock = threading.Lock()
         try:
             unpacker = zlib.decompressobj()
             text = unpacker.decompress(packed, MAX_JSON_BYTES).decode()
             self._backend = Backend.from_str(text)
+            # What a training run left in the file must not cut or fill a prompt.
+            self._backend.no_truncation()
+            self._backend.no_padding()
         except Exception as error:  # the library raises bare ones
             raise DraftwireError(f"the cloud's tokenizer cannot be read ({error})") from error
         self.add_bos = self.bos_id is not None and self._backend.encode("").ids[:1] == [self.bos_id]
@@ -54,9 +59,11 @@ class TargetTokenizer:
     def encode(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Ids of ``text``; see ``GgufTokenizer.encode``."""
         start = [self.bos_id] if add_special and self.add_bos and self.bos_id is not None else []
-        self._backend.encode_special_tokens = not parse_special
         text = text.encode("utf-8", "replace").decode()
-        return start + list(self._backend.encode(text, add_special_tokens=False).ids)
+        # The flag is the library's state, and the drafter's thread encodes as well.
+        with self._lock:
+            self._backend.encode_special_tokens = not parse_special
+            return start + list(self._backend.encode(text, add_special_tokens=False).ids)
 
     def close(self) -> None:
         """Nothing to free."""

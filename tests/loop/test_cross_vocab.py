@@ -1,11 +1,13 @@
 """A draft model of another vocabulary: refused unless asked for, and then exact like any other."""
 
 import unicodedata
+import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer as Backend
 
 from draftwire_cloud.loading import LoadedTarget
 from draftwire_edge.channel import CloudChannel
@@ -179,3 +181,21 @@ async def test_a_broken_tokenizer_is_an_error(loaded: LoadedTarget) -> None:
         card = await fetch_card(channel)
     with pytest.raises(DraftwireError, match="cannot be read"):
         TargetTokenizer(card, loaded.vocabulary.pieces, b"not zlib")
+
+
+async def test_truncation_and_padding_left_in_the_file_do_not_change_a_prompt(loaded: LoadedTarget) -> None:
+    backend = Backend.from_str(zlib.decompress(loaded.pack_tokenizer()).decode())
+    backend.enable_truncation(4)
+    backend.enable_padding(length=9)
+    async with serving(loaded) as server, CloudChannel(f"127.0.0.1:{server.port}") as channel:
+        card = await fetch_card(channel)
+    packed = zlib.compress(backend.to_str().encode())
+    tokenizer = TargetTokenizer(card, loaded.vocabulary.pieces, packed)
+    ids = tokenizer.encode("hello there, you", add_special=True, parse_special=True)
+    assert b"".join(tokenizer.pieces[token] for token in ids) == b"hello there, you"
+    assert (
+        b"".join(
+            tokenizer.pieces[token] for token in tokenizer.encode("ab", add_special=True, parse_special=True)
+        )
+        == b"ab"
+    )
