@@ -17,7 +17,7 @@ rounded where it travels.
 import argparse
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -69,10 +69,10 @@ class DraftReader:
 
     def row(self, context: list[int]) -> Float32Array:
         """float32 ``[n_tokens]`` after this context."""
-        self._drafter.draft(context, self, 1, lambda _: False)  # type: ignore[arg-type]  # we are the proposer
+        self._drafter.draft(context, self, 1, lambda _: False)
         return self._row
 
-    def begin(self, context: list[int]) -> None:
+    def begin(self, context: Sequence[int]) -> None:
         """As ``Proposer``."""
 
     def guess(self, logits: Float32Array) -> Any:

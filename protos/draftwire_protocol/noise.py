@@ -32,8 +32,6 @@ GOLDEN = 0x9E3779B97F4A7C15
 _MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 _SHIFTS = (30, 27, 31)
 _WORD = (1 << 64) - 1
-#: Largest noise there is: m <= 2^53 - 1, so -ln(-ln u) < 36.8.
-MAX_NOISE = 36.8
 #: Noise that 1 id in 150 reaches: few enough to look at each, rare enough to leave few other winners.
 LOUD = 5.0
 
