@@ -46,6 +46,11 @@ class Judge:
         self._n_tokens = n_tokens
         self._processors = LogitsProcessors(request.sampling, len(request.prompt_ids), eos_ids, grammar)
 
+    @property
+    def accepts_by_equality(self) -> bool:
+        """Whether a drafted token stays when it is the target's own, and nothing is drawn for it."""
+        return self._scheme is Scheme.COUPLED
+
     def check(self, draft: Draft) -> None:
         """Refuse a draft that does not belong to the scheme.
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from draftwire_cloud.judge import Judge
+from draftwire_cloud.lookahead import Lookahead
 from draftwire_protocol.commit import FinishReason, Transcript
 from draftwire_protocol.errors import ContextOverflowError, ProtocolError, StaleDraftError
 from draftwire_protocol.grammar import GrammarState
@@ -94,10 +95,10 @@ class CloudSession:
             )
         self.request = request
         self.mode = request.mode
-        self.epoch = 0
         self.usage = Usage(prompt_tokens=len(request.prompt_ids))
         self._vocabulary = vocabulary
         self._judge = Judge(request, vocabulary.n_tokens, vocabulary.eos_ids, grammar)
+        self._check_mode(request.mode)
         self._prefill_chunk = prefill_chunk
         self._transcript = Transcript(
             vocabulary.pieces,
@@ -114,13 +115,22 @@ class CloudSession:
         # Where the text ended when the edge was last waited for; in cloud mode it goes on from there.
         self._waited_at = 0
         self._longest_draft = self._prepared_to = 0
+        # Where the edge waits for each verdict: its block. Where it drafts on: what it is ahead.
+        self._draft: Draft | None = None
+        self._lookahead = Lookahead()
         # The first token needs no draft: the prompt's last row decides it.
-        self._draft: Draft | None = None if self.finished else Draft(0, len(self.ids), ())
+        self._owes_token = True
+        self._in_target: Draft | None = None
 
     @property
     def capacity(self) -> int:
         """KV entries this generation can need at most, in tokens."""
         return len(self.ids) + self._transcript.room
+
+    @property
+    def epoch(self) -> int:
+        """Lowest epoch of a draft that may still be good."""
+        return self._lookahead.epoch
 
     @property
     def finished(self) -> bool:
@@ -130,7 +140,7 @@ class CloudSession:
     @property
     def waiting(self) -> bool:
         """Whether nothing happens until the edge says something."""
-        return self._draft is None and not self.finished
+        return self._next_draft() is None and not self.finished
 
     @property
     def finish_message(self) -> Finished:
@@ -152,7 +162,6 @@ class CloudSession:
                 return self._set_mode(message.mode)
             case Cancel():
                 self._transcript.finish_reason = self._transcript.finish_reason or FinishReason.CANCELLED
-                self._draft = None
                 return []
             case Open():
                 raise ProtocolError("a second Open on one stream")
@@ -164,13 +173,18 @@ class CloudSession:
         if draft.epoch > _MAX_EPOCH:
             raise ProtocolError(f"epoch {draft.epoch}; at most {_MAX_EPOCH}")
         self._judge.check(draft)
+        self._longest_draft = max(self._longest_draft, len(draft.ids))
+        if self.mode.drafts_on:
+            self._lookahead.receive(draft, len(self.ids))
+            asks = not draft.ids and draft.start == len(self.ids) and draft.epoch >= self.epoch
+            self._owes_token = self._owes_token or asks
+            return []
         if self._last_verdict and self._last_verdict[0] == draft:
             return [self._last_verdict[1]]
         if draft.start > len(self.ids) or self._answers_nothing(draft):
             raise StaleDraftError(f"draft starts at {draft.start}, the text ends at {len(self.ids)}")
         if draft.start == len(self.ids) and draft.epoch >= self.epoch and not self.finished:
             self._draft = draft
-            self._longest_draft = max(self._longest_draft, len(draft.ids))
         return []
 
     def _answers_nothing(self, draft: Draft) -> bool:
@@ -183,10 +197,24 @@ class CloudSession:
         return is_behind and (draft.epoch, draft.start, draft.ids) not in self._judged
 
     def _set_mode(self, mode: Mode) -> list[CloudMessage]:
+        self._check_mode(mode)
+        if mode is Mode.LOCKSTEP and self.mode is not mode:
+            self._owes_token = True  # its verdict tells the edge that the cloud waits from here on
         self.mode = mode
-        if mode is Mode.CLOUD and self._draft is None and not self.finished:
-            self._draft = Draft(self.epoch, len(self.ids), ())
         return []
+
+    def _check_mode(self, mode: Mode) -> None:
+        if mode.drafts_on and not self._judge.accepts_by_equality:
+            raise ProtocolError(f"mode {mode.value} needs drafts that are accepted by equality")
+
+    def _next_draft(self) -> Draft | None:
+        """What to judge next, perhaps nothing but the target's own token; None to wait for the edge."""
+        if self.finished or self._draft is not None:
+            return None if self.finished else self._draft
+        block = self._lookahead.usable(self.ids, min(MAX_DRAFT_TOKENS, self._transcript.room - 1))
+        if block or self._owes_token or self.mode.fills:
+            return Draft(self.epoch, len(self.ids), block)
+        return None
 
     @property
     def can_prepare(self) -> bool:
@@ -206,9 +234,10 @@ class CloudSession:
         Args:
             cached: KV entries at hand, a prefix of ``ids`` and at most ``len(ids) - 1``.
         """
-        if self._draft is None:
+        self._in_target = draft = self._next_draft()
+        if draft is None:
             return None
-        block = self._draft.ids[: max(self._transcript.room - 1, 0)]
+        block = draft.ids[: max(self._transcript.room - 1, 0)]
         pending = self.ids[cached:]
         if len(pending) > self._prefill_chunk:
             return Work(pending[: self._prefill_chunk], 0)
@@ -220,7 +249,7 @@ class CloudSession:
         Args:
             rows: float32 ``[gamma + 1, n_vocab]``; row i follows i drafted tokens.
         """
-        draft = self._draft
+        draft = self._in_target
         if draft is None:
             raise ProtocolError("a verdict without a draft")
         # 1. Verify what fits.
@@ -235,17 +264,17 @@ class CloudSession:
         num_accepted = min(accepted, len(kept))
         self._count(min(len(block), len(kept)) if self.finished else len(block), num_accepted)
         if accepted < len(draft.ids):
-            self.epoch = draft.epoch + 1
+            self._lookahead.kill(draft.epoch)
         verdict = Verdict(
             draft.epoch, start, num_accepted, tuple(kept[num_accepted:]), self.mode,
-            logprobs=self._judge.logprobs(rows, kept),
+            logprobs=self._judge.logprobs(rows, kept), num_drafted=gamma,
         )  # fmt: skip
-        self._last_verdict = (draft, verdict)
-        streams = self.mode is Mode.CLOUD and not self.finished
-        self._draft = Draft(self.epoch, len(self.ids), ()) if streams else None
         # 4. Remember what was asked, so that late copies are known.
-        self._judged.add((draft.epoch, draft.start, draft.ids))
-        if not streams:
+        if not self.mode.drafts_on:
+            self._last_verdict = (draft, verdict)
+            self._judged.add((draft.epoch, draft.start, draft.ids))
+        self._in_target, self._draft, self._owes_token = None, None, False
+        if not self.mode.fills or self.finished:
             self._waited_at = len(self.ids)
         return verdict
 

@@ -60,7 +60,12 @@ def generate(  # one parameter an option
     ] = None,
     gamma: Annotated[str | None, typer.Option(metavar="auto|N", help="Tokens to draft a round.")] = None,
     mode: Annotated[
-        str | None, typer.Option(metavar="auto|lockstep|cloud", help="Who waits for whom.")
+        str | None,
+        typer.Option(metavar="auto|lockstep|pipelined|duplex|cloud", help="Who waits for whom."),
+    ] = None,
+    prefer: Annotated[
+        str | None,
+        typer.Option(metavar="latency|balanced|cost", help="Your time, or the cloud's forward passes."),
     ] = None,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None,
     top_k: Annotated[int | None, typer.Option(help="Keep the k likeliest tokens; 0 keeps all.")] = None,
@@ -131,6 +136,7 @@ def generate(  # one parameter an option
     with errors_explained():
         settings = load_settings(
             cloud=cloud, pair=pair, draft_model=draft_model, drafter=drafter, gamma=gamma, mode=mode,
+            prefer=prefer,
             temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed,
             typical_p=typical_p, repetition_penalty=repetition_penalty, presence_penalty=presence_penalty,
             frequency_penalty=frequency_penalty, logit_bias=_biases(logit_bias), min_tokens=min_tokens,

@@ -17,7 +17,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from draftwire_edge.controller import GammaPolicy
+from draftwire_edge.controller import GammaPolicy, Prefer
 from draftwire_protocol.commit import check_limits, check_text
 from draftwire_protocol.errors import UserInputError
 from draftwire_protocol.grammar import check_grammar
@@ -56,7 +56,8 @@ class EdgeSettings(BaseSettings):
     drafter: Literal["model", "ngram"] = "model"
     cross_vocab: bool = False
     gamma: int | Literal["auto"] = "auto"
-    mode: Literal["auto", "lockstep", "cloud"] = "auto"
+    mode: Literal["auto", "lockstep", "pipelined", "duplex", "cloud"] = "auto"
+    prefer: Prefer = Prefer.LATENCY
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
@@ -113,7 +114,7 @@ class EdgeSettings(BaseSettings):
         """What was said about gamma and mode."""
         gamma = None if self.gamma == "auto" else self.gamma
         mode = None if self.mode == "auto" else Mode(self.mode)
-        return GammaPolicy(gamma, mode)
+        return GammaPolicy(gamma, mode, self.prefer)
 
     def sampling(self, seed: int) -> SamplingParams:
         """Sampling parameters with this seed; bad words need a tokenizer and come later."""
@@ -168,6 +169,9 @@ def _check_together(settings: EdgeSettings) -> None:
         problem = f"{settings.min_tokens} is more than --max-tokens {settings.max_tokens}"
         raise UserInputError("--min-tokens", problem, "Ask for fewer, or allow more")
     check_top_logprobs(settings.logprobs)
+    if settings.mode in {"pipelined", "duplex"} and settings.scheme is not Scheme.COUPLED:
+        problem = f"{settings.mode} does not go with --scheme {settings.scheme.value}"
+        raise UserInputError("--mode", problem, "Use --scheme coupled, or --mode lockstep")
     if any(not word for word in settings.bad_words):
         raise UserInputError("--bad-word", "it is empty", "Leave it out, or give the text to avoid")
     for word in settings.bad_words:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from draftwire_edge.drafter import Guess
+from draftwire_edge.branch import Branch, Judged
+from draftwire_edge.controller import Plan
+from draftwire_edge.drafting import Drafting
 from draftwire_edge.generation import (
     GenerationRequest,
     GenerationResult,
@@ -17,25 +19,16 @@ from draftwire_edge.recorder import Recorder
 from draftwire_protocol.commit import FinishReason, Transcript
 from draftwire_protocol.errors import ProtocolError
 from draftwire_protocol.messages import Mode, TokenLogprobs, Verdict
-from draftwire_protocol.proposal import Proposal
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """A drafted block and the seconds it took."""
+class Committed:
+    """What a verdict added to the text."""
 
-    guesses: list[Guess] = field(default_factory=list)
-    seconds: float = 0.0
-
-    @property
-    def ids(self) -> tuple[int, ...]:
-        """Drafted ids, ``[gamma]``."""
-        return tuple(guess.token for guess in self.guesses)
-
-    @property
-    def proposals(self) -> tuple[Proposal, ...]:
-        """What the ids were drawn from; empty where they are accepted by equality."""
-        return tuple(guess.proposal for guess in self.guesses if guess.proposal is not None)
+    tokens: list[TokenEvent]
+    tested: list[Judged]
+    #: When the last draft that was judged had been sent, in seconds; None without one.
+    sent_at: float | None
 
 
 @dataclass(slots=True)
@@ -46,15 +39,23 @@ class Run:
     transcript: Transcript
     proposer: Proposer
     recorder: Recorder
-    #: The mode the edge asked for last.
-    asked_mode: Mode = Mode.LOCKSTEP
-    #: Whether the next verdict comes without a Draft having been sent.
-    filling: bool = False
-    #: Whether the drafter has more to read than the last round's tokens.
+    branch: Branch
+    plan: Plan = field(default_factory=lambda: Plan(Mode.CLOUD))
+    #: The mode the edge asked for last, and the one in force: to be waited for, the cloud must know.
+    asked_mode: Mode = Mode.CLOUD
+    mode: Mode = Mode.CLOUD
+    #: Whether the cloud has all it needs for the next verdict, or has been asked for a token of its own.
+    awaits_verdict: bool = True
+    drafting: Drafting | None = None
+    #: Whether the drafter has more to read than its last guess.
     drafter_behind: bool = True
+    #: Whether the drafter has nothing to say until the text goes on.
+    speechless: bool = False
     #: Whether this stream has had no verdict yet; the first one's forward pass reads the prompt.
     fresh: bool = True
-    epoch: int = 0
+    #: When the last Draft went out, and since when the edge has been working towards the next verdict.
+    sent_at: float = 0.0
+    since: float = 0.0
     #: Set by the cloud when it ended the text for a reason of its own.
     ended: FinishReason | None = None
     sources: list[Source] = field(default_factory=list)
@@ -73,40 +74,68 @@ class Run:
         """Number of ids: the position of the next token."""
         return len(self.request.prompt_ids) + len(self.transcript.ids)
 
-    def commit(self, block: Block, verdict: Verdict, now: float) -> list[TokenEvent]:
+    def reopen(self, plan: Plan, now: float) -> None:
+        """A new stream begins at ``now``, in seconds: nothing is in flight."""
+        self.plan, self.sent_at = plan, now
+        self.asked_mode = self.mode = plan.mode
+        self.branch = Branch(0, self.length)
+        self.awaits_verdict = self.fresh = self.drafter_behind = True
+        self.speechless = False
+
+    def commit(self, verdict: Verdict, now: float) -> Committed:
         """Commit a verdict's tokens, by the same transaction as the cloud.
 
         Args:
-            block: what was drafted for this verdict.
             verdict: the cloud's answer.
             now: in seconds.
 
         Raises:
-            ProtocolError: the verdict does not fit the block or the text.
+            ProtocolError: the verdict does not fit what was drafted, or the text.
         """
-        if verdict.start != self.length or verdict.num_accepted > len(block.guesses):
-            raise ProtocolError(
-                f"a verdict on {verdict.num_accepted} tokens at {verdict.start} does not fit "
-                f"a block of {len(block.guesses)} at {self.length}"
-            )
-        ids = [*block.ids[: verdict.num_accepted], *verdict.ids]
+        accepted = self._accepted(verdict)
+        ids = [*accepted, *verdict.ids]
         commit = self.transcript.commit(ids)
         if len(commit.ids) != len(ids):
             raise ProtocolError("the two ends disagree on where the text ends; do they run the same version?")
         wanted = 0 if self.request.top_logprobs is None else len(ids)
         if len(verdict.logprobs) != wanted:
             raise ProtocolError(f"{len(verdict.logprobs)} log-probabilities came, {wanted} were expected")
-        own: Source = "fill" if self.filling else "target"
-        drafted: list[Source] = ["draft"] * verdict.num_accepted
+        own: Source = "fill" if self.mode.fills and not verdict.num_drafted else "target"
+        drafted: list[Source] = ["draft"] * len(accepted)
         sources = drafted + [own] * len(verdict.ids)
         self.sources.extend(sources)
         self.texts.extend(commit.texts)
         self.logprobs.extend(verdict.logprobs)
         self.recorder.tokens(len(ids), now)
-        if verdict.num_accepted < len(block.guesses):
-            self.epoch += 1
+        sent_at = self._last_sent(verdict)
+        before = self.branch
+        self.branch, tested = before.commit(ids)
+        # In lockstep the drafter misses at most two tokens, which belong to the cost of its first guess.
+        if self.mode is not Mode.LOCKSTEP and self.branch is not before:
+            self.drafter_behind = True
+        self.awaits_verdict, self.speechless = bool(self.branch.sent_at), False
         logprobs = verdict.logprobs or [None] * len(ids)
-        return [TokenEvent(*row) for row in zip(commit.ids, commit.texts, sources, logprobs, strict=True)]
+        rows = zip(commit.ids, commit.texts, sources, logprobs, strict=True)
+        return Committed([TokenEvent(*row) for row in rows], tested, sent_at)
+
+    def _accepted(self, verdict: Verdict) -> tuple[int, ...]:
+        """The drafted ids that the verdict keeps."""
+        count, branch = verdict.num_accepted, self.branch
+        known = count == 0 or (verdict.epoch == branch.epoch and count <= len(branch.sent_at))
+        if verdict.start != self.length or not known:
+            raise ProtocolError(
+                f"a verdict on {count} tokens of epoch {verdict.epoch} at {verdict.start} does not fit "
+                f"a draft of {len(branch.sent_at)} of epoch {branch.epoch} at {self.length}"
+            )
+        return branch.ids[:count]
+
+    def _last_sent(self, verdict: Verdict) -> float | None:
+        """When the last of the judged drafts was sent."""
+        if self.mode is Mode.LOCKSTEP:
+            return self.sent_at
+        judged, sent_at = verdict.num_drafted, self.branch.sent_at
+        is_ours = judged and verdict.epoch == self.branch.epoch and judged <= len(sent_at)
+        return sent_at[judged - 1] if is_ours else None
 
     @property
     def finish_reason(self) -> FinishReason | None:

@@ -6,25 +6,34 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
 from uuid import uuid4
 
+from draftwire_edge.branch import Branch, proposals_of
 from draftwire_edge.channel import CloudChannel, DecodeStream
-from draftwire_edge.controller import Controller, Plan, Round
-from draftwire_edge.drafter import Drafter
-from draftwire_edge.generation import DoneEvent, Event, GenerationRequest, NoticeEvent
+from draftwire_edge.controller import Controller, Plan, Seen
+from draftwire_edge.drafter import Drafter, Guess
+from draftwire_edge.drafting import DrafterThread, Drafting
+from draftwire_edge.generation import DoneEvent, Event, GenerationRequest, NoticeEvent, TokenEvent
+from draftwire_edge.mailbox import Mailbox
 from draftwire_edge.proposer import Proposer
 from draftwire_edge.recorder import Recorder
 from draftwire_edge.retry import Backoff, RetryPolicy
-from draftwire_edge.run import Block, Run
+from draftwire_edge.run import Committed, Run
 from draftwire_protocol.commit import Transcript
 from draftwire_protocol.errors import CloudUnavailableError, OverloadedError, UserInputError
 from draftwire_protocol.grammar import GrammarCompiler
-from draftwire_protocol.messages import Draft, Finished, Mode, ModelCard, Open, Opened, SetMode, Verdict
-
-P = ParamSpec("P")
-T = TypeVar("T")
+from draftwire_protocol.messages import (
+    CloudMessage,
+    Draft,
+    Finished,
+    Mode,
+    ModelCard,
+    Open,
+    Opened,
+    Scheme,
+    SetMode,
+    Verdict,
+)
 
 
 class EdgeSession:
@@ -55,27 +64,23 @@ class EdgeSession:
         self._channel = channel
         self._card = card
         self._pieces = pieces
-        self._drafter = drafter
+        self._drafter = None if drafter is None else DrafterThread(drafter, clock)
         self._controller = controller
         self._retry = retry or RetryPolicy()
         self._sharpness = sharpness
         self._clock = clock
         self._grammars = GrammarCompiler(pieces, card.special_ids, card.eos_ids)
         self._session_id = uuid4().hex
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="drafter")
         self._told_drafting_off = False
 
     async def aclose(self) -> None:
         """Free the drafter and its thread, once the drafter has finished what it is at."""
-        try:
-            await self._drop_drafter()
-        finally:
-            self._thread.shutdown(wait=False)
+        await self._drop_drafter()
 
     async def _drop_drafter(self) -> None:
         drafter, self._drafter = self._drafter, None
         if drafter is not None:
-            await self._on_drafter_thread(drafter.close)
+            await drafter.close()
 
     async def generate(self, request: GenerationRequest) -> AsyncIterator[Event]:
         """Write one text; yields every committed token, then a DoneEvent.
@@ -130,44 +135,40 @@ class EdgeSession:
         proposer = Proposer(
             request.sampling, request.scheme, len(request.prompt_ids), card.eos_ids, grammar, self._sharpness
         )
-        return Run(request, transcript, proposer, Recorder(self._clock()))
+        return Run(request, transcript, proposer, Recorder(self._clock()), Branch(0, len(request.prompt_ids)))
 
     async def _stream(self, run: Run) -> AsyncIterator[Event]:
         """One Decode stream, from Open to Finished."""
         stream = self._channel.decode()
+        mailbox = Mailbox(stream)
         try:
             # 1. Open with everything committed so far; the drafter reads the prompt meanwhile.
-            opened_at = self._clock()
             await self._open(run, stream)
-            block = Block()
-            while True:
-                # 2. Wait for the verdict on the block.
-                sent_at = self._clock()
-                verdict = await self._next_verdict(run, stream, opened_at)
-                received_at = self._clock()
-                if verdict is None:
-                    return
-                # 3. Commit it, learn from it, show it.
-                tokens = run.commit(block, verdict, received_at)
-                self._observe(run, block, verdict, received_at - sent_at)
-                run.recorder.edge_work(self._clock() - received_at)
-                for token in tokens:
-                    yield token
-                # 4. Draft the next block and send it; in cloud mode just listen on.
-                if run.finish_reason is not None:
-                    return
-                block = await self._take_turn(run, stream, verdict)
+            while run.finish_reason is None:
+                # 2. Where it pays, let the drafter guess on; in lockstep only when it is our turn.
+                await self._move(run, stream)
+                # 3. Wait for the cloud or the drafter, whichever has something first.
+                drafting = run.drafting
+                message = await mailbox.message_or(None if drafting is None else drafting.guessed)
+                # 4. Commit a verdict, learn from it, show it, and see how to go on.
+                if message is not None:
+                    for token in (tokens := self._take_in(run, message)):
+                        yield token
+                    if tokens:
+                        run.since = self._clock()  # showing them took the user's time, not ours
+                # 5. Send what was guessed, unless its branch has died.
+                if drafting is not None and drafting.guessed.done():
+                    await self._send_guesses(run, stream, drafting)
                 while run.notices:
                     yield run.notices.pop(0)
         finally:
             run.recorder.bytes_up += stream.bytes_up
             run.recorder.bytes_down += stream.bytes_down
             stream.cancel()
+            await mailbox.close()
 
     async def _open(self, run: Run, stream: DecodeStream) -> None:
-        mode = self._plan(run).mode
-        run.asked_mode, run.filling, run.epoch = mode, mode is Mode.CLOUD, 0
-        run.fresh = run.drafter_behind = True
+        run.reopen(self._plan(run), self._clock())
         await stream.send(
             Open(
                 session_id=self._session_id,
@@ -176,120 +177,159 @@ class EdgeSession:
                 sampling=run.request.sampling,
                 max_tokens=len(run.transcript.ids) + run.transcript.room,
                 stop=run.request.stop,
-                mode=mode,
+                mode=run.mode,
                 scheme=run.request.scheme,
                 top_logprobs=run.request.top_logprobs,
                 grammar=run.request.grammar,
                 model_id=self._card.model_id,
             )
         )
-        if mode is Mode.LOCKSTEP and self._drafter is not None:
-            # Not awaited, so that the first token is shown as soon as it comes; a failure shows in _draft.
-            reading = self._on_drafter_thread(self._drafter.prefill, run.ids)
-            reading.add_done_callback(lambda done: done.cancelled() or done.exception())
+        if run.mode is Mode.LOCKSTEP and self._drafter is not None:
+            # Not awaited, so that the first token is shown as soon as it comes; a failure shows in drafting.
+            self._drafter.read(run.ids)
 
-    async def _next_verdict(self, run: Run, stream: DecodeStream, opened_at: float) -> Verdict | None:
-        """The next verdict on uncommitted text; None when the text is finished."""
-        while True:
-            message = await stream.receive()
-            match message:
-                case Finished():
-                    run.ended = message.reason
-                    return None
-                case Verdict() if message.start >= run.length:
-                    return message
-                case Opened() if run.filling:
-                    run.recorder.round_trip(self._clock() - opened_at - message.prefill_us / 1e6)
-                case Opened() | Verdict():
-                    pass  # read late, after the drafter's own work; or a repeated answer
+    def _take_in(self, run: Run, message: CloudMessage) -> list[TokenEvent]:
+        """What a message adds to the text."""
+        now = self._clock()
+        match message:
+            case Finished():
+                run.ended = message.reason
+            case Verdict() if message.start >= run.length:
+                return self._commit(run, message, now)
+            case Opened() if run.mode.fills:
+                # Read at once there; in lockstep perhaps only after the drafter's own work.
+                round_trip_s = now - run.sent_at - message.prefill_us / 1e6
+                run.recorder.round_trip(round_trip_s)
+                self._controller.observe_round_trip(1e3 * round_trip_s)
+            case Opened() | Verdict():
+                pass  # or a repeated answer
+        return []
 
-    def _observe(self, run: Run, block: Block, verdict: Verdict, wait_s: float) -> None:
-        """Give the controller and the recorder what this round showed."""
-        committed = verdict.num_accepted + len(verdict.ids)
-        drafted = len(block.guesses)
-        counted = drafted if run.finish_reason is None else min(drafted, committed)
+    def _commit(self, run: Run, verdict: Verdict, now: float) -> list[TokenEvent]:
+        """Commit a verdict and plan what comes after it."""
+        committed = run.commit(verdict, now)
+        self._observe(run, verdict, committed, now)
+        if run.mode is not run.asked_mode and verdict.mode is run.asked_mode:
+            run.mode = run.asked_mode  # the cloud has heard of it, and waits for us now
+        run.plan = self._plan(run)
+        run.recorder.edge_work(self._clock() - now)
+        return committed.tokens
+
+    def _observe(self, run: Run, verdict: Verdict, committed: Committed, now: float) -> None:
+        """Give the controller and the recorder what this verdict showed."""
+        count, judged = len(committed.tokens), verdict.num_drafted
+        counted = judged if run.finish_reason is None else min(judged, count)
         run.recorder.verdict(verdict, counted, read_prompt=run.fresh)
-        forward_ms = verdict.timing.forward_us / 1e3
         if run.fresh:
             run.fresh = False
             return
-        if run.filling:
-            run.drafter_behind = True
-            self._controller.observe_fill(forward_ms)
-            return
-        run.recorder.round_trip(wait_s - verdict.timing.total_us / 1e6)
-        self._controller.observe_round(
-            Round(
-                guesses=block.guesses,
-                accepted=verdict.num_accepted,
-                committed=committed,
-                draft_ms=1e3 * block.seconds,
-                wait_ms=1e3 * wait_s,
+        wait_s = None if committed.sent_at is None else now - committed.sent_at
+        if wait_s is not None:
+            run.recorder.round_trip(wait_s - verdict.timing.total_us / 1e6)
+        self._controller.observe(
+            Seen(
+                mode=run.mode,
+                tested=committed.tested,
+                num_drafted=judged,
+                committed=count,
+                elapsed_ms=1e3 * (now - run.since),
+                forward_ms=verdict.timing.forward_us / 1e3,
                 server_ms=verdict.timing.total_us / 1e3,
-                forward_ms=forward_ms,
+                wait_ms=None if wait_s is None else 1e3 * wait_s,
             )
         )
-
-    async def _take_turn(self, run: Run, stream: DecodeStream, verdict: Verdict) -> Block:
-        """Send the next block, or let the cloud stream; what is returned awaits its verdict."""
-        # 1. Change turns when the controller wants to; the cloud may still be streaming then.
-        plan = self._plan(run)
-        if plan.mode is not run.asked_mode:
-            await stream.send(SetMode(plan.mode))
-            self._tell_mode(run, plan.mode)
-            run.asked_mode = plan.mode
-        run.filling = Mode.CLOUD in (plan.mode, verdict.mode)
-        if run.filling:
-            return Block()
-        # 2. Draft.
-        block = await self._draft(run, plan)
-        # 3. Send.
-        started, bytes_before = self._clock(), stream.bytes_up
-        await stream.send(Draft(run.epoch, run.length, block.ids, block.proposals))
-        if block.guesses:
-            run.recorder.sent_draft(stream.bytes_up - bytes_before)
-        run.recorder.edge_work(self._clock() - started)
-        return block
 
     def _plan(self, run: Run) -> Plan:
         if self._drafter is None:
             return Plan(Mode.CLOUD)
-        return self._controller.plan(run.transcript.room - 1)
+        by_equality = run.request.scheme is Scheme.COUPLED or run.request.sampling.greedy
+        allowed = [mode for mode in self._card.modes if by_equality or not mode.drafts_on]
+        plan = self._controller.plan(run.transcript.room - 1, allowed)
+        return Plan(plan.mode, min(plan.limit, self._card.max_draft_tokens))
 
-    async def _draft(self, run: Run, plan: Plan) -> Block:
-        """Let the drafter guess on its own thread; ids that the target does not have end the block."""
-        limit = min(plan.limit, self._card.max_draft_tokens)
-        drafter = self._drafter
-        if drafter is None or limit < 1:
-            return Block()
+    async def _move(self, run: Run, stream: DecodeStream) -> None:
+        """Change turns when the controller wants to; then draft on, ask for a token, or just listen."""
+        await self._follow_mode(run, stream)
+        if run.drafting is not None or run.mode is Mode.CLOUD or run.mode is not run.asked_mode:
+            return
+        if run.mode is Mode.LOCKSTEP and run.awaits_verdict:
+            return
+        limit = run.plan.limit - len(run.branch.guesses)
+        if limit > 0 and not run.speechless and self._wants_guess(run.branch.guesses):
+            self._start_drafting(run, limit)
+        elif not run.awaits_verdict and not run.mode.fills:
+            await self._send(run, stream)  # nothing to guess: ask for the target's own token
+
+    async def _follow_mode(self, run: Run, stream: DecodeStream) -> None:
+        """Tell the cloud of another mode; where it streams, it says itself when it begins to wait."""
+        mode = run.plan.mode
+        if mode is run.asked_mode:
+            return
+        await stream.send(SetMode(mode))
+        self._tell_mode(run, mode)
+        run.asked_mode = mode
+        if mode is not Mode.LOCKSTEP:
+            run.mode = mode
+
+    def _wants_guess(self, guesses: Sequence[Guess]) -> bool:
+        """Whether a token after these is worth drafting; nothing comes after the end."""
+        ended = guesses and guesses[-1].token in self._card.eos_ids
+        return not ended and self._controller.want_more(guesses)
+
+    def _start_drafting(self, run: Run, limit: int) -> None:
+        """Let the drafter guess: a block in lockstep, elsewhere token by token, each sent as it comes."""
+        if self._drafter is None:
+            return
+        in_block, behind = run.mode is Mode.LOCKSTEP, run.drafter_behind
+        guessed = self._drafter.guess(
+            [*run.ids, *run.branch.ids],
+            run.proposer,
+            limit,
+            self._wants_guess if in_block else lambda _: False,
+            reads_first=behind,
+        )
+        run.drafting, run.drafter_behind = Drafting(run.branch, guessed, in_block or not behind), False
+
+    async def _send_guesses(self, run: Run, stream: DecodeStream, drafting: Drafting) -> None:
+        """Add what was guessed to the branch and send it; ids that the target does not have end it."""
+        run.drafting = None
         try:
-            # Reading what it missed is no part of the time to draft a token.
-            if run.drafter_behind:
-                await self._on_drafter_thread(drafter.prefill, run.ids)
-                run.drafter_behind = False
-            started, model_before = self._clock(), drafter.model_seconds
-            guesses = await self._on_drafter_thread(
-                drafter.draft, run.ids, run.proposer, limit, self._controller.want_more
-            )
+            guessed = drafting.guessed.result()
         except Exception as error:  # noqa: BLE001  # whatever breaks the drafter must not break the text
             await self._give_up_drafting(run, error)
-            return Block()
-        known = [guess.token < self._card.n_tokens for guess in guesses]
-        block = Block(guesses[: (*known, False).index(False)], self._clock() - started)
-        model_s = drafter.model_seconds - model_before
-        run.recorder.drafted(len(block.guesses), block.seconds, model_s)
-        return block
+            return
+        count = len(guessed.guesses)
+        run.recorder.drafted(count, guessed.seconds, guessed.model_seconds)
+        if drafting.counts:
+            self._controller.observe_draft(count, 1e3 * guessed.seconds)
+        if drafting.branch is not run.branch or run.finish_reason is not None:
+            return
+        known = [guess.token < self._card.n_tokens for guess in guessed.guesses]
+        fitting = guessed.guesses[: (*known, False).index(False)]
+        run.branch.guesses += fitting
+        run.speechless = len(fitting) < max(count, 1)
+        if run.mode is not run.asked_mode:
+            return
+        if fitting or run.mode is Mode.LOCKSTEP:
+            await self._send(run, stream)
 
-    def _on_drafter_thread(
-        self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
-    ) -> asyncio.Future[T]:
-        loop = asyncio.get_running_loop()
-        return loop.run_in_executor(self._thread, lambda: work(*args, **kwargs))
+    async def _send(self, run: Run, stream: DecodeStream) -> None:
+        """Send what is unsent of the branch; nothing at all asks for one token of the target."""
+        branch, started, bytes_before = run.branch, self._clock(), stream.bytes_up
+        guesses = branch.unsent
+        ids = tuple(guess.token for guess in guesses)
+        await stream.send(Draft(branch.epoch, branch.end - len(ids), ids, proposals_of(guesses)))
+        run.sent_at, run.awaits_verdict = started, True
+        branch.sent_at += [started] * len(ids)
+        if ids:
+            run.recorder.sent_draft(stream.bytes_up - bytes_before)
+        run.recorder.edge_work(self._clock() - started)
 
     async def _give_up_drafting(self, run: Run, error: Exception) -> None:
         """The draft model broke: go on with the cloud alone, and say so."""
         with contextlib.suppress(Exception):
             await self._drop_drafter()
+        run.plan = self._plan(run)
         run.notices.append(NoticeEvent(f"speculation is off, streaming from the cloud alone: {error}"))
 
     def _tell_mode(self, run: Run, mode: Mode) -> None:

@@ -36,7 +36,12 @@ from draftwire_protocol.messages import (
 from draftwire_protocol.params import SamplingParams
 from draftwire_protocol.proposal import MAX_PROPOSAL_IDS, Proposal
 
-_MODE = {Mode.LOCKSTEP: pb.MODE_LOCKSTEP, Mode.CLOUD: pb.MODE_CLOUD}
+_MODE = {
+    Mode.LOCKSTEP: pb.MODE_LOCKSTEP,
+    Mode.CLOUD: pb.MODE_CLOUD,
+    Mode.PIPELINED: pb.MODE_PIPELINED,
+    Mode.DUPLEX: pb.MODE_DUPLEX,
+}
 _SCHEME = {
     Scheme.COUPLED: pb.SCHEME_COUPLED,
     Scheme.REJECTION: pb.SCHEME_REJECTION,
@@ -251,6 +256,7 @@ def _encode_verdict(message: Verdict) -> pb.Verdict:
             )
             for one in message.logprobs
         ],
+        num_drafted=message.num_drafted,
     )
 
 
@@ -267,6 +273,7 @@ def _decode_verdict(wire: pb.Verdict) -> Verdict:
             TokenLogprobs(one.logprob, tuple(zip(one.top_ids, one.top_logprobs, strict=False)))
             for one in wire.logprobs
         ),
+        num_drafted=wire.num_drafted,
     )
 
 

@@ -29,6 +29,18 @@ class Mode(Enum):
 
     LOCKSTEP = "lockstep"
     CLOUD = "cloud"
+    PIPELINED = "pipelined"
+    DUPLEX = "duplex"
+
+    @property
+    def drafts_on(self) -> bool:
+        """Whether the edge drafts while verdicts are in flight."""
+        return self in {Mode.PIPELINED, Mode.DUPLEX}
+
+    @property
+    def fills(self) -> bool:
+        """Whether the cloud decodes by itself when it holds no usable draft."""
+        return self in {Mode.CLOUD, Mode.DUPLEX}
 
 
 class Scheme(Enum):
@@ -64,7 +76,7 @@ class ModelCard:
     model_id: bytes = b""
     max_draft_tokens: int = MAX_DRAFT_TOKENS
     schemes: tuple[Scheme, ...] = tuple(Scheme)
-    modes: tuple[Mode, ...] = (Mode.LOCKSTEP, Mode.CLOUD)
+    modes: tuple[Mode, ...] = tuple(Mode)
     #: Only when asked for.
     chat_template: str | None = None
     pieces: tuple[bytes, ...] = ()
@@ -159,6 +171,8 @@ class Verdict:
     timing: ServerTiming = field(default_factory=ServerTiming)
     #: One for each committed token, accepted ones first; empty unless asked for.
     logprobs: tuple[TokenLogprobs, ...] = ()
+    #: Drafted tokens that this forward pass judged, from ``start`` on.
+    num_drafted: int = 0
 
 
 @dataclass(frozen=True, slots=True)

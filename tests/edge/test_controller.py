@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftwire_edge.controller import Controller, GammaPolicy, Round
-from draftwire_edge.controller.estimators import CalibratedAcceptance, RatioOfSums, VerifyTime
-from draftwire_edge.controller.stop_rule import lockstep_tpot_ms, worth_drafting
+from draftwire_edge.branch import Judged
+from draftwire_edge.controller import Controller, GammaPolicy, Plan, Prefer, Seen
+from draftwire_edge.controller.estimators import RatioOfSums, VerifyTime
+from draftwire_edge.controller.formulas import lockstep_tpot_ms, worth_drafting
+from draftwire_edge.controller.survival import CalibratedAcceptance
 from draftwire_edge.drafter import Guess
 from draftwire_protocol.errors import UserInputError
 from draftwire_protocol.messages import Mode
@@ -26,15 +28,24 @@ class World:
     def verify_ms(self, n: int) -> float:
         return self.base_ms + self.slope_ms * n
 
-    def round(self, gamma: int) -> Round:
+    def round(self, gamma: int) -> Seen:
+        """One lockstep round."""
         accepted = 0
         while accepted < gamma and self.random.random() < self.alpha:
             accepted += 1
-        forward = self.verify_ms(gamma + 1)
-        guesses = [Guess(0, self.alpha)] * gamma
-        return Round(
-            guesses, accepted, accepted + 1, gamma * self.draft_ms, self.rtt_ms + forward, forward, forward
+        forward, guess = self.verify_ms(gamma + 1), Guess(0, self.alpha)
+        tested = [Judged(guess, accepted=True)] * accepted + [Judged(guess, accepted=False)] * (
+            gamma > accepted
         )
+        wait = self.rtt_ms + forward
+        return Seen(
+            Mode.LOCKSTEP, tested, gamma, accepted + 1, gamma * self.draft_ms + wait, forward, forward, wait
+        )
+
+    def fill(self) -> Seen:
+        """One token of the cloud alone."""
+        ms = self.verify_ms(1)
+        return Seen(Mode.CLOUD, [], 0, 1, ms, ms, ms)
 
     def tpot(self, gamma: int) -> float:
         return lockstep_tpot_ms(gamma, self.alpha, self.draft_ms, self.rtt_ms, self.verify_ms(gamma + 1))
@@ -43,9 +54,29 @@ class World:
         return min(range(1, 65), key=self.tpot)
 
 
+#: The modes of a link on which nobody drafts on.
+WAITING = (Mode.LOCKSTEP, Mode.CLOUD)
+
+
+def plan_of(controller: Controller) -> Plan:
+    return controller.plan(100, WAITING)
+
+
+def live_a_round(controller: Controller, world: World, confidence: float = 0.9) -> Seen:
+    """Whatever the controller wants next."""
+    if plan_of(controller).mode is Mode.CLOUD:
+        seen = world.fill()
+    else:
+        gamma = drafted(controller, confidence=confidence)
+        controller.observe_draft(gamma, gamma * world.draft_ms)
+        seen = world.round(gamma)
+    controller.observe(seen)
+    return seen
+
+
 def drafted(controller: Controller, room: int = 1000, confidence: float = 0.9) -> int:
     """How far the controller lets a drafter go."""
-    plan = controller.plan(room)
+    plan = controller.plan(room, WAITING)
     guesses: list[Guess] = []
     while len(guesses) < plan.limit:
         guesses.append(Guess(0, confidence))
@@ -56,11 +87,7 @@ def drafted(controller: Controller, room: int = 1000, confidence: float = 0.9) -
 
 def live_in(world: World, rounds: int, policy: GammaPolicy | None = None) -> tuple[Controller, list[int]]:
     controller = Controller(policy or GammaPolicy(mode=Mode.LOCKSTEP))
-    gammas = []
-    for _ in range(rounds):
-        gammas.append(drafted(controller, confidence=world.alpha))
-        controller.observe_round(world.round(gammas[-1]))
-    return controller, gammas
+    return controller, [live_a_round(controller, world, world.alpha).num_drafted for _ in range(rounds)]
 
 
 @pytest.mark.parametrize("rtt_ms", [0.0, 30.0, 100.0, 400.0])
@@ -113,16 +140,8 @@ def test_stop_rule_is_the_inequality_it_claims(
 
 
 def test_useless_drafts_end_in_cloud_mode_and_are_tried_again_less_and_less() -> None:
-    world = World(0.0, 10.0, 50.0, 1.0, 30.0)
-    controller = Controller(GammaPolicy())
-    modes = []
-    for _ in range(900):
-        plan = controller.plan(100)
-        modes.append(plan.mode)
-        if plan.mode is Mode.CLOUD:
-            controller.observe_fill(world.verify_ms(1))
-        else:
-            controller.observe_round(world.round(drafted(controller)))
+    world, controller = World(0.0, 10.0, 50.0, 1.0, 30.0), Controller(GammaPolicy())
+    modes = [live_a_round(controller, world).mode for _ in range(900)]
     assert modes.count(Mode.LOCKSTEP) < 45
     assert Mode.LOCKSTEP in modes[200:]
 
@@ -133,18 +152,12 @@ def test_good_drafts_stay_in_lockstep_and_a_mended_link_is_found_again() -> None
 
     def live(world: World, tokens: int) -> Mode:
         while tokens > 0:
-            if controller.plan(100).mode is Mode.CLOUD:
-                controller.observe_fill(world.verify_ms(1))
-                tokens -= 1
-            else:
-                seen = world.round(drafted(controller))
-                controller.observe_round(seen)
-                tokens -= seen.committed
-        return controller.plan(100).mode
+            tokens -= live_a_round(controller, world).committed
+        return plan_of(controller).mode
 
     assert live(good, 200) is Mode.LOCKSTEP
     assert live(bad, 200) is Mode.CLOUD
-    assert live(good, 800) is Mode.LOCKSTEP
+    assert live(good, 1600) is Mode.LOCKSTEP
 
 
 def test_perfect_drafts_measure_alpha_one_not_above() -> None:
@@ -192,44 +205,62 @@ def test_verify_time_finds_the_line_from_varied_sizes() -> None:
 
 
 def test_one_stall_changes_neither_mode_nor_round_trip() -> None:
-    world = World(0.85, 10.0, 50.0, 1.0, 20.0)
-    controller = Controller(GammaPolicy())
+    world, controller = World(0.85, 10.0, 50.0, 1.0, 20.0), Controller(GammaPolicy())
     for index in range(60):
-        seen = world.round(drafted(controller, confidence=world.alpha))
+        gamma = drafted(controller, confidence=world.alpha)
+        controller.observe_draft(gamma, gamma * world.draft_ms)
+        seen = world.round(gamma)
         if index == 30:
-            seen = replace(seen, wait_ms=seen.wait_ms + 3000.0)
-        controller.observe_round(seen)
-        assert controller.plan(100).mode is Mode.LOCKSTEP
+            stalled = (seen.wait_ms or 0.0) + 3000.0
+            seen = replace(seen, wait_ms=stalled, elapsed_ms=seen.elapsed_ms + 3000.0)
+        controller.observe(seen)
+        assert plan_of(controller).mode is Mode.LOCKSTEP
     assert controller.rtt_ms == pytest.approx(20.0)
 
 
 def test_measured_slowness_counts_even_when_the_model_predicts_speed() -> None:
     # Acceptance comes in bursts, so the geometric prediction is too good; the clock knows better.
-    world = World(0.9, 30.0, 50.0, 1.0, 0.0)
-    controller = Controller(GammaPolicy())
+    world, controller = World(0.9, 30.0, 50.0, 1.0, 0.0), Controller(GammaPolicy())
     for _ in range(30):
-        if controller.plan(100).mode is Mode.CLOUD:
+        if plan_of(controller).mode is Mode.CLOUD:
             break
-        seen = world.round(drafted(controller))
-        controller.observe_round(replace(seen, draft_ms=3 * seen.draft_ms, wait_ms=seen.wait_ms + 60))
-    assert controller.plan(100).mode is Mode.CLOUD
+        gamma = drafted(controller)
+        controller.observe_draft(gamma, 3 * gamma * world.draft_ms)
+        seen = world.round(gamma)
+        slower = 2 * gamma * world.draft_ms + 60
+        controller.observe(replace(seen, elapsed_ms=seen.elapsed_ms + slower))
+    assert plan_of(controller).mode is Mode.CLOUD
 
 
-def streamed_until_the_next_try(controller: Controller) -> int:
-    """Tokens the cloud writes alone after drafting was given up."""
-    world = World(0.0, 10.0, 50.0, 1.0, 30.0)
-    while controller.plan(100).mode is Mode.LOCKSTEP:
-        controller.observe_round(world.round(drafted(controller)))
+def fill_until_the_next_guess(controller: Controller, *, right: bool) -> int:
+    """Tokens that the cloud fills in duplex before a guess is wanted; then that guess is tested."""
     count = 0
-    while controller.plan(100).mode is Mode.CLOUD:
-        controller.observe_fill(50.0)
+    while not controller.want_more([]):
+        controller.observe(Seen(Mode.DUPLEX, [], 0, 1, 50.0, 50.0, 50.0))
         count += 1
+    tested = [Judged(Guess(0, 0.5), accepted=right)]
+    controller.observe_draft(1, 30.0)
+    controller.observe(Seen(Mode.DUPLEX, tested, 1, 1 + right, 50.0, 51.0, 51.0, 80.0))
     return count
 
 
-def test_tokens_in_flight_do_not_postpone_the_next_try() -> None:
-    controller = Controller(GammaPolicy())
-    assert streamed_until_the_next_try(controller) == 24
-    for _ in range(500):
-        controller.observe_fill(50.0)
-    assert streamed_until_the_next_try(controller) == 48
+def test_in_duplex_useless_drafts_end_drafting_and_are_tried_less_and_less() -> None:
+    controller = Controller(GammaPolicy(mode=Mode.DUPLEX))
+    for _ in range(80):
+        fill_until_the_next_guess(controller, right=False)
+    waits = [fill_until_the_next_guess(controller, right=False) for _ in range(5)]
+    assert waits == [128] * 5
+
+
+def test_in_duplex_a_drafter_that_became_good_drafts_again() -> None:
+    controller = Controller(GammaPolicy(mode=Mode.DUPLEX))
+    for _ in range(80):
+        fill_until_the_next_guess(controller, right=False)
+    for _ in range(30):
+        fill_until_the_next_guess(controller, right=True)
+    assert fill_until_the_next_guess(controller, right=True) == 0
+
+
+def test_cost_waits_for_drafts_where_latency_fills() -> None:
+    for prefer, mode in ((Prefer.COST, Mode.LOCKSTEP), (Prefer.LATENCY, Mode.DUPLEX)):
+        assert Controller(GammaPolicy(prefer=prefer)).plan(100).mode is mode

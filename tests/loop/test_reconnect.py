@@ -27,7 +27,13 @@ from loop.harness import QUICK_RETRY, Edge, Kept, connected, serving
 from loop.relay import relaying
 
 REQUEST = GenerationRequest(tuple(range(60, 70)), SamplingParams(0.9, seed=4), max_tokens=60)
-MODES = [GammaPolicy(3, Mode.LOCKSTEP), GammaPolicy(mode=Mode.CLOUD), GammaPolicy()]
+MODES = [
+    GammaPolicy(3, Mode.LOCKSTEP),
+    GammaPolicy(mode=Mode.CLOUD),
+    GammaPolicy(5, Mode.PIPELINED),
+    GammaPolicy(5, Mode.DUPLEX),
+    GammaPolicy(),
+]
 
 
 @pytest.mark.parametrize("policy", MODES)

@@ -1,5 +1,6 @@
 """How far to draft and who waits for whom, from what was measured. Pure: no clock, no socket."""
 
-from draftwire_edge.controller.controller import Controller, GammaPolicy, Plan, Round
+from draftwire_edge.controller.controller import Controller, Seen
+from draftwire_edge.controller.policy import GammaPolicy, Plan, Prefer
 
-__all__ = ["Controller", "GammaPolicy", "Plan", "Round"]
+__all__ = ["Controller", "GammaPolicy", "Plan", "Prefer", "Seen"]

@@ -1,95 +1,60 @@
-"""Chooses gamma and the mode before each round, from what earlier rounds showed."""
+"""Chooses gamma and the mode before each verdict, from what earlier ones showed."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from draftwire_edge.controller.estimators import CalibratedAcceptance, RatioOfSums, RecentMedian, VerifyTime
-from draftwire_edge.controller.stop_rule import lockstep_tpot_ms, worth_drafting
+from draftwire_edge.branch import Judged
+from draftwire_edge.controller.estimators import RatioOfSums, RecentMedian, VerifyTime
+from draftwire_edge.controller.formulas import (
+    duplex_tpot_ms,
+    lockstep_tpot_ms,
+    pipelined_tpot_ms,
+    worth_drafting,
+)
+from draftwire_edge.controller.modes import Cost, ModeChoice
+from draftwire_edge.controller.policy import GammaPolicy, Plan, Prefer
+from draftwire_edge.controller.survival import Survival
 from draftwire_edge.drafter import Guess
-from draftwire_protocol.errors import UserInputError
+from draftwire_protocol.acceptance import expected_tokens
 from draftwire_protocol.messages import MAX_DRAFT_TOKENS, Mode
 
-#: γ of the first round, before anything is known.
+#: γ before anything is known.
 FIRST_GAMMA = 4
 #: Most γ may grow from one round to the next (it ran away in systems that let it).
 MAX_GAMMA_STEP = 2
-#: A mode must be this much cheaper before it replaces the present one.
-HYSTERESIS = 0.05
-#: Rounds before the measured time per token is trusted beside the predicted one.
-MEASURED_ROUNDS = 8
 #: Empty blocks in a row after which the drafter counts as having nothing to say.
 MAX_EMPTY_ROUNDS = 3
 #: A single wait longer than this many round trips is a stall, not the link.
 STALL_ROUND_TRIPS = 4.0
-#: Rounds of lockstep before the cloud alone may be chosen: one bad block is no evidence.
-MIN_ROUNDS = 3
-#: Tokens streamed by the cloud alone before lockstep is tried again; doubles after each failed try.
-FIRST_REPROBE_TOKENS = 24
-MAX_REPROBE_TOKENS = 384
+#: Tokens without a verified guess after which one is made to see whether drafting pays again; doubles.
+FIRST_PROBE_TOKENS = 16
+MAX_PROBE_TOKENS = 128
 
 
 @dataclass(frozen=True, slots=True)
-class GammaPolicy:
-    """What the user said about gamma and mode.
-
-    Raises:
-        UserInputError: gamma below 1 or too large.
-    """
-
-    #: Fixed γ, or None for the stop rule.
-    gamma: int | None = None
-    #: Fixed mode, or None to choose the cheaper one.
-    mode: Mode | None = None
-
-    def __post_init__(self) -> None:
-        if self.gamma is None:
-            return
-        if self.gamma < 1:
-            fix = "Use at least 1, or --mode cloud to stream without drafting"
-            raise UserInputError("--gamma", f"{self.gamma} is less than 1", fix)
-        if self.gamma > MAX_DRAFT_TOKENS:
-            raise UserInputError(
-                "--gamma", f"{self.gamma} is more than {MAX_DRAFT_TOKENS}", "Use fewer, or auto"
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What to do in the next round."""
+class Seen:
+    """What one verdict showed. Times in ms."""
 
     mode: Mode
-    #: Most tokens to draft; the stop rule may end the block earlier.
-    limit: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """What one lockstep round showed. Times in ms."""
-
-    #: The block, and how many of its tokens were accepted.
-    guesses: Sequence[Guess]
-    accepted: int
+    #: Guesses that the text has reached.
+    tested: Sequence[Judged]
+    #: Drafted tokens that the forward pass judged.
+    num_drafted: int
     #: Tokens committed.
     committed: int
-    #: Drafting, model and choosing.
-    draft_ms: float
-    #: From sending the block to having its verdict.
-    wait_ms: float
-    #: All time in the cloud, and the forward pass alone.
-    server_ms: float
+    #: Since the verdict before, or since its tokens were taken from us if that was later.
+    elapsed_ms: float
+    #: The forward pass, and all time in the cloud.
     forward_ms: float
-
-    @property
-    def drafted(self) -> int:
-        """Tokens drafted."""
-        return len(self.guesses)
+    server_ms: float
+    #: From sending the last draft that was judged to having the verdict; None where there was none.
+    wait_ms: float | None = None
 
 
 class Controller:
-    """The first form of the latency compensation: measured R, c_d, t_v and acceptance, one stop rule.
+    """The latency compensation: measured R, c_d, t_v and survival, one stop rule, one choice of mode.
 
     One instance may follow many generations over the same link and models; it keeps what it learnt.
 
@@ -99,20 +64,25 @@ class Controller:
 
     def __init__(self, policy: GammaPolicy) -> None:
         self._policy = policy
-        self._alpha = RatioOfSums(decay=0.95, prior=0.8, prior_weight=6.0)
-        self._calibration = CalibratedAcceptance()
+        self._survival = Survival()
         self._draft_ms = RatioOfSums(decay=0.9)
         self._verify = VerifyTime()
-        self._forget_link()
+        self._rtt_ms = RecentMedian()
+        first = Mode.LOCKSTEP if policy.prefer is Prefer.COST else Mode.DUPLEX
+        self._modes = ModeChoice(policy.mode or first, policy.prefer.pass_weight)
+        self._verdicts = self._empty_rounds = 0
         self._last_gamma = FIRST_GAMMA - MAX_GAMMA_STEP
-        self._mode = policy.mode or Mode.LOCKSTEP
-        self._streamed = 0
-        self._reprobe_after = FIRST_REPROBE_TOKENS
+        self._untested_tokens, self._probe_after = 0, FIRST_PROBE_TOKENS
+
+    @property
+    def mode(self) -> Mode:
+        """The mode in use."""
+        return self._policy.mode or self._modes.current
 
     @property
     def alpha(self) -> float:
         """α, chance that one drafted token is accepted."""
-        return self._alpha.value
+        return self._survival.alpha
 
     @property
     def rtt_ms(self) -> float:
@@ -124,87 +94,117 @@ class Controller:
         """c_d, time to draft one token."""
         return self._draft_ms.value
 
+    @property
+    def tpot_ms(self) -> float:
+        """TPOT*, running average time per token in this mode."""
+        return self._modes.tpot_ms(self.mode)
+
     def verify_ms(self, n: int) -> float:
         """t_v(n), time of a forward pass over n tokens."""
         return self._verify.ms(n)
 
-    def plan(self, room: int) -> Plan:
-        """The next round.
+    def plan(self, room: int, allowed: Collection[Mode] = tuple(Mode)) -> Plan:
+        """How to go on.
 
         Args:
             room: most tokens worth drafting, i.e. output tokens left minus one.
+            allowed: modes that both ends and the scheme support.
         """
-        if self._mode is Mode.CLOUD:
+        mode = self._policy.mode or self._choose(allowed)
+        if mode is Mode.CLOUD:
             return Plan(Mode.CLOUD)
-        return Plan(Mode.LOCKSTEP, max(0, min(room, self._limit())))
+        return Plan(mode, max(0, min(room, self._limit(mode))))
 
-    def _limit(self) -> int:
+    def _choose(self, allowed: Collection[Mode]) -> Mode:
+        if self._modes.current not in allowed:
+            self._modes.current = Mode.LOCKSTEP if Mode.LOCKSTEP in allowed else Mode.CLOUD
+        if not self._verify.known:
+            return self._modes.current
+        if self._empty_rounds >= MAX_EMPTY_ROUNDS:
+            allowed = [mode for mode in allowed if mode.fills]
+        return self._modes.choose(self.predictions(), self.rtt_ms, allowed)
+
+    def predictions(self) -> dict[Mode, Cost]:
+        """What a token costs in each mode, by the formulas, with the present estimates."""
+        alone = self._verify.ms(1)
+        if self._draft_ms.value == 0.0:  # nothing drafted yet, so no idea
+            return dict.fromkeys(Mode, Cost(alone, 1.0))
+        gamma, lockstep = self._best_lockstep()
+        pipelined = pipelined_tpot_ms(self.alpha, self.draft_ms, self.rtt_ms, self._verify.ms(2))
+        duplex = duplex_tpot_ms(pipelined, alone)
+        return {
+            Mode.CLOUD: Cost(alone, 1.0),
+            Mode.LOCKSTEP: Cost(lockstep, 1.0 / expected_tokens(self.alpha, gamma)),
+            # A pass lasts as long as some tokens take to draft, and judges those that arrived meanwhile.
+            Mode.PIPELINED: Cost(pipelined, min(1.0, pipelined / alone)),
+            Mode.DUPLEX: Cost(duplex, min(1.0, duplex / alone)),
+        }
+
+    def _best_lockstep(self) -> tuple[int, float]:
+        """The best γ of lockstep, and its time per token."""
+        fixed = self._policy.gamma
+        costs = {
+            gamma: lockstep_tpot_ms(gamma, self.alpha, self.draft_ms, self.rtt_ms, self._verify.ms(gamma + 1))
+            for gamma in ((fixed,) if fixed else range(1, MAX_DRAFT_TOKENS + 1))
+        }
+        best = min(costs, key=lambda gamma: costs[gamma])
+        return best, costs[best]
+
+    def _limit(self, mode: Mode) -> int:
         if self._policy.gamma is not None:
             return self._policy.gamma
+        if mode.drafts_on:
+            return MAX_DRAFT_TOKENS if self._verdicts else FIRST_GAMMA
         return min(MAX_DRAFT_TOKENS, self._last_gamma + MAX_GAMMA_STEP)
 
     def want_more(self, guesses: Sequence[Guess]) -> bool:
-        """The stop rule: is a token after these worth drafting?"""
-        if self._policy.gamma is not None or self._rounds == 0:
+        """The stop rule: is a token after these, drafted and not verified, worth drafting?"""
+        if self._policy.gamma is not None or self.tpot_ms == 0.0:
             return True
-        # The next token is not drawn yet, so nothing is known of it but the average.
-        survival = self.alpha * math.prod(self._calibration.chance(one.top_probability) for one in guesses)
-        return worth_drafting(survival, self.draft_ms, self._verify.slope_ms, self._tpot_ms.value)
+        mode = self.mode
+        if not guesses and (mode is Mode.LOCKSTEP or self._untested_tokens >= self._probe_after):
+            return True
+        weight = self._policy.prefer.draft_weight if mode.drafts_on else 1.0
+        survival = self._survival.of_next(guesses)
+        return worth_drafting(survival, weight * self.draft_ms, self._verify.slope_ms, self.tpot_ms)
 
-    def _forget_link(self) -> None:
-        """Start measuring the link anew: figures from before a pause say nothing of it now."""
-        self._rtt_ms = RecentMedian()
-        self._tpot_ms = RatioOfSums(decay=0.9)
-        self._rounds = self._empty_rounds = 0
+    def observe_draft(self, count: int, ms: float) -> None:
+        """Learn from ``count`` tokens drafted in ``ms``, model and choosing."""
+        if count:
+            self._draft_ms.add(ms, count)
 
-    def observe_round(self, seen: Round) -> None:
-        """Learn from a lockstep round."""
-        self._rounds += 1
-        tested = min(seen.accepted + 1, seen.drafted)
-        self._alpha.add(seen.accepted, tested)
-        for index, guess in enumerate(seen.guesses[:tested]):
-            self._calibration.add(guess.top_probability, accepted=index < seen.accepted)
-        self._rtt_ms.add(max(0.0, seen.wait_ms - seen.server_ms))
-        self._verify.add(seen.drafted + 1, seen.forward_ms)
-        self._tpot_ms.add(seen.draft_ms + self._without_stall(seen), seen.committed)
-        self._empty_rounds = 0 if seen.drafted else self._empty_rounds + 1
-        if seen.drafted:
-            self._draft_ms.add(seen.draft_ms, seen.drafted)
-            self._last_gamma = seen.drafted
-        if self._policy.mode is None and self._rounds >= MIN_ROUNDS:
-            self._leave_lockstep_if_slower()
+    def observe_round_trip(self, ms: float) -> None:
+        """Learn from a message and its answer, without the server's time."""
+        self._rtt_ms.add(max(0.0, ms))
 
-    def _without_stall(self, seen: Round) -> float:
-        """The wait, cut where it tells of one stall; a lasting change of the link moves the median."""
-        longest = seen.server_ms + STALL_ROUND_TRIPS * max(self.rtt_ms, 10.0)
-        return min(seen.wait_ms, longest)
-
-    def observe_fill(self, forward_ms: float) -> None:
-        """Learn from one token that the cloud decoded by itself."""
-        self._verify.add(1, forward_ms)
-        if self._mode is not Mode.CLOUD:
-            return  # still in flight when lockstep was asked for
-        self._streamed += 1
-        if self._policy.mode is None and self._streamed >= self._reprobe_after:
-            self._mode = Mode.LOCKSTEP
-            self._streamed = 0
-            self._forget_link()
-            self._reprobe_after = min(2 * self._reprobe_after, MAX_REPROBE_TOKENS)
-
-    def predicted_lockstep_ms(self) -> float:
-        """Time per token of lockstep at its best γ."""
-        gammas = range(1, MAX_DRAFT_TOKENS + 1) if self._policy.gamma is None else (self._policy.gamma,)
-        return min(
-            lockstep_tpot_ms(gamma, self.alpha, self.draft_ms, self.rtt_ms, self._verify.ms(gamma + 1))
-            for gamma in gammas
+    def observe(self, seen: Seen) -> None:
+        """Learn from a verdict."""
+        self._verdicts += 1
+        self._survival.add(seen.tested)
+        self._verify.add(seen.num_drafted + 1, seen.forward_ms)
+        if seen.wait_ms is not None:
+            self.observe_round_trip(seen.wait_ms - seen.server_ms)
+        self._modes.observe(
+            seen.mode, tokens=seen.committed, ms=self._without_stall(seen), passes=1, rtt_ms=self.rtt_ms
         )
-
-    def _leave_lockstep_if_slower(self) -> None:
-        cost = self.predicted_lockstep_ms()
-        if self._rounds >= MEASURED_ROUNDS:
-            cost = max(cost, self._tpot_ms.value)
-        slower = cost > (1.0 + HYSTERESIS) * self._verify.ms(1)
-        if slower or self._empty_rounds >= MAX_EMPTY_ROUNDS:
-            self._mode = Mode.CLOUD
+        if seen.mode is Mode.LOCKSTEP:
+            self._empty_rounds = 0 if seen.num_drafted else self._empty_rounds + 1
+            self._last_gamma = seen.num_drafted or self._last_gamma
         else:
-            self._reprobe_after = FIRST_REPROBE_TOKENS
+            self._empty_rounds = 0
+        self._observe_probe(seen)
+
+    def _observe_probe(self, seen: Seen) -> None:
+        """Count the tokens about which no guess was made; a failed probe doubles the wait for the next."""
+        if not seen.tested:
+            self._untested_tokens += seen.committed
+            return
+        if self._untested_tokens >= self._probe_after:
+            failed = not all(one.accepted for one in seen.tested)
+            self._probe_after = min(2 * self._probe_after, MAX_PROBE_TOKENS) if failed else FIRST_PROBE_TOKENS
+        self._untested_tokens = 0
+
+    def _without_stall(self, seen: Seen) -> float:
+        """The time, cut where it tells of one stall; a lasting change of the link moves the median."""
+        work_ms = seen.server_ms + self.draft_ms * max(1, seen.num_drafted)
+        return min(seen.elapsed_ms, work_ms + STALL_ROUND_TRIPS * max(self.rtt_ms, 10.0))

@@ -52,36 +52,6 @@ class RecentMedian:
         return median(self._values) if self._values else 0.0
 
 
-class CalibratedAcceptance:
-    """Chance that a drafted token is accepted, from the drafter's own top probability.
-
-    One fading ratio for each tenth of probability, started at what a calibrated drafter would show;
-    so a drafter that is too sure of itself is found out, and no model has to be trained for it.
-
-    Args:
-        decay: weight an observation keeps when the next one of its bin comes.
-        prior_weight: observations the start is worth, a bin.
-    """
-
-    BINS = 10
-
-    def __init__(self, decay: float = 0.98, prior_weight: float = 4.0) -> None:
-        self._bins = [
-            RatioOfSums(decay, (index + 0.5) / self.BINS, prior_weight) for index in range(self.BINS)
-        ]
-
-    def chance(self, top_probability: float) -> float:
-        """Calibrated chance of a token guessed with this top probability."""
-        return self._bins[self._index(top_probability)].value
-
-    def add(self, top_probability: float, *, accepted: bool) -> None:
-        """Take in one verified token."""
-        self._bins[self._index(top_probability)].add(float(accepted), 1.0)
-
-    def _index(self, top_probability: float) -> int:
-        return min(self.BINS - 1, max(0, int(top_probability * self.BINS)))
-
-
 class VerifyTime:
     """t_v(n) = a + b·n fitted to the server's own figures by fading least squares, in ms.
 

@@ -36,6 +36,12 @@ class _ModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Mode.ValueType],
     """The cloud waits for a Draft before each forward pass."""
     MODE_CLOUD: _Mode.ValueType  # 2
     """The cloud decodes by itself and streams; no drafts (gamma = 0)."""
+    MODE_PIPELINED: _Mode.ValueType  # 3
+    """The edge drafts on while verdicts are in flight; the cloud verifies whatever has arrived, and waits
+    when that is nothing. Only where drafts are accepted by equality.
+    """
+    MODE_DUPLEX: _Mode.ValueType  # 4
+    """As pipelined, and instead of waiting the cloud decodes one token by itself (a fill) and sends it."""
 
 class Mode(_Mode, metaclass=_ModeEnumTypeWrapper):
     """Who waits for whom."""
@@ -46,6 +52,12 @@ MODE_LOCKSTEP: Mode.ValueType  # 1
 """The cloud waits for a Draft before each forward pass."""
 MODE_CLOUD: Mode.ValueType  # 2
 """The cloud decodes by itself and streams; no drafts (gamma = 0)."""
+MODE_PIPELINED: Mode.ValueType  # 3
+"""The edge drafts on while verdicts are in flight; the cloud verifies whatever has arrived, and waits
+when that is nothing. Only where drafts are accepted by equality.
+"""
+MODE_DUPLEX: Mode.ValueType  # 4
+"""As pipelined, and instead of waiting the cloud decodes one token by itself (a fill) and sends it."""
 Global___Mode: _TypeAlias = Mode  # noqa: Y015
 
 class _Scheme:
@@ -587,7 +599,10 @@ Global___BadWord: _TypeAlias = BadWord  # noqa: Y015
 
 @_typing.final
 class Draft(_message.Message):
-    """A block of drafted tokens."""
+    """A block of drafted tokens. While the edge drafts on, a Draft of the same epoch continues the ones before
+    it; a higher epoch replaces them. Tokens for positions that the cloud has passed are compared with what
+    was committed there: where they agree, the rest is as good as ever.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -731,6 +746,7 @@ class Verdict(_message.Message):
     MODE_FIELD_NUMBER: _builtins.int
     TIMING_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
+    NUM_DRAFTED_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """The epoch of the Draft this answers."""
     start: _builtins.int
@@ -739,6 +755,8 @@ class Verdict(_message.Message):
     """Drafted tokens kept."""
     mode: Global___Mode.ValueType
     """Mode the cloud is in after this verdict."""
+    num_drafted: _builtins.int
+    """Drafted tokens that this forward pass judged, from `start` on."""
     @_builtins.property
     def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Target tokens after the accepted ones: recovered, bonus or fill."""
@@ -761,10 +779,11 @@ class Verdict(_message.Message):
         mode: Global___Mode.ValueType = ...,
         timing: Global___ServerTiming | None = ...,
         logprobs: _abc.Iterable[Global___TokenLogprobs] | None = ...,
+        num_drafted: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timing", b"timing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "ids", b"ids", "logprobs", b"logprobs", "mode", b"mode", "num_accepted", b"num_accepted", "start", b"start", "timing", b"timing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "ids", b"ids", "logprobs", b"logprobs", "mode", b"mode", "num_accepted", b"num_accepted", "num_drafted", b"num_drafted", "start", b"start", "timing", b"timing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

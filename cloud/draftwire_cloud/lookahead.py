@@ -1,0 +1,69 @@
+"""What the edge drafted ahead of the committed text, where it drafts on while verdicts are in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from draftwire_protocol.errors import ProtocolError, StaleDraftError
+from draftwire_protocol.messages import MAX_DRAFT_TOKENS, Draft
+
+#: The edge may have a full window beyond what it knows of, and the cloud may not have looked yet.
+_MOST_TOKENS = 4 * MAX_DRAFT_TOKENS
+
+
+class Lookahead:
+    """The tokens of the edge's present branch that may go on behind the text."""
+
+    def __init__(self) -> None:
+        #: Lowest epoch that is not dead.
+        self.epoch = 0
+        self._start = 0
+        self._tokens: list[int] = []
+        #: Whether the present epoch has begun.
+        self._begun = False
+
+    def receive(self, draft: Draft, length: int) -> None:
+        """Take in a block: the branch goes on, or a new one begins.
+
+        Args:
+            draft: one whose branch is dead changes nothing.
+            length: of the committed text, prompt included.
+
+        Raises:
+            StaleDraftError: it starts beyond both the text and the branch.
+            ProtocolError: far more tokens than a window.
+        """
+        end = self._start + len(self._tokens)
+        if draft.epoch < self.epoch:
+            return
+        if self._begun and draft.epoch == self.epoch and draft.start <= end:
+            self._tokens += draft.ids[end - draft.start :]  # what overlaps is a late copy
+        elif draft.start <= length:
+            self.epoch, self._start, self._tokens = draft.epoch, draft.start, list(draft.ids)
+            self._begun = True
+        else:
+            raise StaleDraftError(f"draft starts at {draft.start}, the text ends at {length}")
+        if len(self._tokens) > _MOST_TOKENS:
+            raise ProtocolError(f"{len(self._tokens)} drafted tokens wait; at most {_MOST_TOKENS}")
+
+    def usable(self, ids: Sequence[int], most: int) -> tuple[int, ...]:
+        """The drafted tokens that follow the text, at most ``most`` of them.
+
+        Tokens for places that the text has passed are compared with it; where one differs, the branch
+        is dead.
+
+        Args:
+            ids: prompt and committed output.
+        """
+        passed = list(ids[self._start : self._start + len(self._tokens)])
+        if self._tokens[: len(passed)] != passed:
+            self.kill(self.epoch)
+        del self._tokens[: len(passed)]
+        self._start += len(passed)
+        return tuple(self._tokens[: max(most, 0)])
+
+    def kill(self, epoch: int) -> None:
+        """A branch is dead; the edge starts a later one."""
+        if epoch >= self.epoch:
+            self.epoch, self._begun = epoch + 1, False
+            self._tokens.clear()

@@ -1,0 +1,144 @@
+"""Which way of taking turns is the cheapest, from figures of the ones tried and formulas for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from draftwire_edge.controller.estimators import RatioOfSums
+from draftwire_protocol.messages import Mode
+
+#: A mode must be this much cheaper before it replaces the present one.
+HYSTERESIS = 0.05
+#: One never tried is given a try when the formula says that it costs at most this much more.
+CURIOSITY = 0.10
+#: Verdicts before a mode's own figures are trusted.
+TRIAL_VERDICTS = 4
+#: A round trip that has changed by this factor (and this many ms) makes figures worthless.
+LINK_FACTOR, LINK_MS = 1.5, 10.0
+#: Tokens after which a mode that lost may be tried again; doubles each time it loses.
+FIRST_RETRY_TOKENS = 48
+MAX_RETRY_TOKENS = 768
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of one output token."""
+
+    ms: float
+    #: Forward passes of the target.
+    passes: float
+
+
+@dataclass(slots=True)
+class _Tried:
+    """What a mode has shown lately."""
+
+    ms: RatioOfSums = field(default_factory=lambda: RatioOfSums(decay=0.9))
+    passes: RatioOfSums = field(default_factory=lambda: RatioOfSums(decay=0.9))
+    verdicts: int = 0
+    rtt_ms: float = 0.0
+    #: Tokens written since, in other modes, and how many of them make it worth another try.
+    tokens_since: int = 0
+    retry_after: int = FIRST_RETRY_TOKENS
+
+    def forget(self) -> None:
+        """Start anew."""
+        self.ms, self.passes = RatioOfSums(decay=0.9), RatioOfSums(decay=0.9)
+        self.verdicts = 0
+
+
+class ModeChoice:
+    """Keeps a running cost for each mode and says which one to use.
+
+    Args:
+        first: the mode to begin with.
+        pass_weight: what one target pass a token weighs, in times per token of the cloud alone.
+    """
+
+    def __init__(self, first: Mode, pass_weight: float) -> None:
+        self.current = first
+        self._pass_weight = pass_weight
+        self._tried = {mode: _Tried() for mode in Mode}
+
+    def tpot_ms(self, mode: Mode) -> float:
+        """TPOT*, running average time per token in a mode; 0 while it was not used."""
+        return self._tried[mode].ms.value
+
+    def observe(self, mode: Mode, *, tokens: int, ms: float, passes: int, rtt_ms: float) -> None:
+        """Take in one verdict.
+
+        Args:
+            mode: that it came in.
+            tokens: committed.
+            ms: since the one before.
+            passes: of the target.
+            rtt_ms: R at present.
+        """
+        for other, tried in self._tried.items():
+            if other is not mode:
+                tried.tokens_since += tokens
+        tried = self._tried[mode]
+        if tried.verdicts and _changed(tried.rtt_ms, rtt_ms):
+            tried.forget()
+        tried.ms.add(ms, tokens)
+        tried.passes.add(passes, tokens)
+        tried.verdicts += 1
+        tried.rtt_ms, tried.tokens_since = rtt_ms, 0
+
+    def choose(self, formulas: Mapping[Mode, Cost], rtt_ms: float, allowed: Collection[Mode]) -> Mode:
+        """The mode to use from now on.
+
+        Args:
+            formulas: what each mode would cost, by the formulas.
+            rtt_ms: R at present.
+            allowed: the modes to choose from.
+        """
+        if self.current in allowed and self._on_trial(self.current):
+            return self.current
+        if self.current is Mode.CLOUD and (again := self._worth_another_try(allowed)) is not None:
+            self._switch(again)
+            return again
+        alone = formulas[Mode.CLOUD].ms
+        scores = {mode: self._score(mode, formulas[mode], rtt_ms, alone) for mode in Mode if mode in allowed}
+        best = min(scores, key=lambda mode: scores[mode])
+        if self.current not in scores or scores[best] < (1.0 - HYSTERESIS) * scores[self.current]:
+            self._switch(best)
+        return self.current
+
+    def _worth_another_try(self, allowed: Collection[Mode]) -> Mode | None:
+        """A mode to leave the cloud alone for: there nothing is learnt of the link or the drafter."""
+        waiting = [mode for mode in Mode if mode in allowed and mode is not Mode.CLOUD]
+        ready = [m for m in waiting if self._tried[m].tokens_since >= self._tried[m].retry_after]
+        return min(ready, key=lambda mode: self._tried[mode].ms.value, default=None)
+
+    def _on_trial(self, mode: Mode) -> bool:
+        """Whether a mode has not shown yet what it can do; a single slow block is no evidence."""
+        return self._tried[mode].verdicts < TRIAL_VERDICTS
+
+    def _score(self, mode: Mode, formula: Cost, rtt_ms: float, alone_ms: float) -> float:
+        """Cost of a mode: its own figures while they hold, else the formula, taken a little low."""
+        tried = self._tried[mode]
+        holds = mode is self.current or (
+            tried.tokens_since < tried.retry_after and not _changed(tried.rtt_ms, rtt_ms)
+        )
+        if tried.verdicts >= TRIAL_VERDICTS and holds:
+            ms, passes, keen = tried.ms.value, tried.passes.value, 1.0
+        else:
+            ms, passes, keen = formula.ms, formula.passes, 1.0 - HYSTERESIS - CURIOSITY
+        if self._pass_weight and mode is not Mode.CLOUD and ms * keen > (1.0 + HYSTERESIS) * alone_ms:
+            return float("inf")  # cheap for the cloud, but slower than the cloud alone
+        return keen * (ms / alone_ms + self._pass_weight * passes)
+
+    def _switch(self, mode: Mode) -> None:
+        """Leave the present mode; it lost, so it waits longer for its next try."""
+        lost = self._tried[self.current]
+        lost.retry_after = min(2 * lost.retry_after, MAX_RETRY_TOKENS)
+        self._tried[mode].forget()
+        self.current = mode
+
+
+def _changed(before_ms: float, now_ms: float) -> bool:
+    """Whether a round trip is another one now."""
+    low, high = sorted((before_ms, now_ms))
+    return high > LINK_FACTOR * low + LINK_MS
