@@ -52,7 +52,11 @@ def generate(  # one parameter an option
     pair: PairOption = None,
     draft_model: DraftModelOption = None,
     drafter: Annotated[
-        str | None, typer.Option(help="`model`, or `ngram` to copy from the text so far.")
+        str | None,
+        typer.Option(
+            metavar="auto|model|ngram",
+            help="`model`, `ngram` to copy from the text so far, `auto` to copy long repetitions only.",
+        ),
     ] = None,
     cross_vocab: Annotated[
         bool | None,
@@ -113,6 +117,13 @@ def generate(  # one parameter an option
     ] = None,
     system: Annotated[str | None, typer.Option(help="System message.")] = None,
     raw: Annotated[bool, typer.Option("--raw", help="No chat template.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show what the controller saw and decided, on stderr.")
+    ] = False,
+    remember: Annotated[
+        bool | None,
+        typer.Option("--remember/--no-remember", help="Keep what is learnt of a pair for the next time."),
+    ] = None,
     threads: ThreadsOption = None,
     wait: WaitOption = None,
     as_json: JsonOption = False,
@@ -144,11 +155,13 @@ def generate(  # one parameter an option
             json_schema=_schema(json_schema), regex=regex,
             max_tokens=max_tokens, stop=tuple(stop) if stop else None, threads=threads, wait_s=wait,
             context_length=context_length, draft_sharpness=draft_sharpness,
-            cross_vocab=cross_vocab,
+            cross_vocab=cross_vocab, remember=remember,
         )  # fmt: skip
         text = _prompt(prompt)
         check_text("--system", system or "")
-        asyncio.run(run_generate(GenerateJob(settings, text, system, raw=raw, as_json=as_json)))
+        asyncio.run(
+            run_generate(GenerateJob(settings, text, system, raw=raw, as_json=as_json, explain=explain))
+        )
 
 
 def _biases(given: list[str] | None) -> dict[str, str] | None:

@@ -22,9 +22,11 @@ from draftwire_edge.controller import Controller
 from draftwire_edge.drafter import Drafter
 from draftwire_edge.drafters.cross_vocab import CrossVocabDrafter
 from draftwire_edge.drafters.llama import LlamaCppDrafter
+from draftwire_edge.drafters.lookup_first import LookupFirstDrafter
 from draftwire_edge.drafters.ngram import NgramDrafter
 from draftwire_edge.generation import Event, GenerationRequest
 from draftwire_edge.handshake import check_vocabulary, fetch_card, find_difference
+from draftwire_edge.memory import ControllerMemory
 from draftwire_edge.session import EdgeSession
 from draftwire_edge.target_tokenizer import fetch_tokenizer
 from draftwire_edge.tokenizer import GgufTokenizer, Tokenizer
@@ -36,13 +38,15 @@ class EdgeClient:
 
     Args:
         settings: from ``load_settings``.
+        explain: yield an ExplainEvent after each verdict.
 
     Raises:
         UserInputError, ModelMismatchError, DrafterError, ModelError: on entering.
     """
 
-    def __init__(self, settings: EdgeSettings) -> None:
+    def __init__(self, settings: EdgeSettings, *, explain: bool = False) -> None:
         self.settings = settings
+        self._explain = explain
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -58,6 +62,11 @@ class EdgeClient:
             # 3. Refuse a pair that does not belong together, or translate; then one session for all texts.
             self._session = await self._begin_session(channel, drafter)
             stack.push_async_callback(self._session.aclose)
+            # 4. Take up what was learnt of the pair, and keep it at the end.
+            if drafter is not None and self.settings.remember:
+                memory = ControllerMemory(self.card.model_id, drafter.name)
+                memory.recall(self.controller)
+                stack.callback(memory.keep, self.controller)
             self._stack = stack.pop_all()
         return self
 
@@ -66,7 +75,7 @@ class EdgeClient:
         with ExitStack() as unowned:
             if drafter is not None:
                 unowned.callback(drafter.close)
-            drafter = await self._fitting(channel, drafter)
+            drafter = self._copying(await self._fitting(channel, drafter))
             self.controller = Controller(self.settings.policy)
             session = EdgeSession(
                 channel,
@@ -75,6 +84,7 @@ class EdgeClient:
                 drafter,
                 self.controller,
                 sharpness=self.settings.draft_sharpness,
+                explain=self._explain,
             )
             unowned.pop_all()
         return session
@@ -92,6 +102,12 @@ class EdgeClient:
         if not isinstance(drafter, LlamaCppDrafter):
             return drafter
         return await asyncio.to_thread(CrossVocabDrafter, drafter, target)
+
+    def _copying(self, drafter: Drafter | None) -> Drafter | None:
+        """The drafter, with long repetitions copied first unless only one kind was asked for."""
+        if drafter is None or self.settings.drafter != "auto":
+            return drafter
+        return LookupFirstDrafter(drafter)
 
     def _load(self, path: Path) -> tuple[Drafter | None, GgufTokenizer]:
         settings = self.settings

@@ -53,7 +53,7 @@ class EdgeSettings(BaseSettings):
     cloud: str = "127.0.0.1:50051"
     pair: str = "qwen2.5-coder"
     draft_model: Path | None = None
-    drafter: Literal["model", "ngram"] = "model"
+    drafter: Literal["auto", "model", "ngram"] = "auto"
     cross_vocab: bool = False
     gamma: int | Literal["auto"] = "auto"
     mode: Literal["auto", "lockstep", "pipelined", "duplex", "cloud"] = "auto"
@@ -81,6 +81,7 @@ class EdgeSettings(BaseSettings):
     context_length: int = 4096
     threads: int | None = None
     wait_s: float = 0.0
+    remember: bool = True
 
     @field_validator("cloud")
     @classmethod

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from draftwire_protocol.proposal import Proposal
 from draftwire_protocol.sampling import Float32Array
 
 if TYPE_CHECKING:
     from draftwire_edge.proposer import Proposer
+
+
+#: What a guess comes from: the draft model, or a copy of earlier text.
+GuessSource = Literal["model", "lookup"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +26,7 @@ class Guess:
     top_probability: float
     #: What it was drawn from; None where guesses are accepted by equality.
     proposal: Proposal | None = None
+    source: GuessSource = "model"
 
 
 class Guesser(Protocol):

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from draftwire_edge.client import EdgeClient
 from draftwire_edge.config import EdgeSettings
-from draftwire_edge.generation import DoneEvent, NoticeEvent, TokenEvent
+from draftwire_edge.generation import DoneEvent, ExplainEvent, NoticeEvent, TokenEvent
 from draftwire_edge.report import as_json, one_line
 
 
@@ -24,12 +24,13 @@ class GenerateJob:
     system: str | None
     raw: bool
     as_json: bool
+    explain: bool = False
 
 
 async def run_generate(job: GenerateJob) -> None:
     """Connect, write, show."""
     notes = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    async with EdgeClient(job.settings) as client:
+    async with EdgeClient(job.settings, explain=job.explain) as client:
         messages = [{"role": "user", "content": job.prompt}]
         if job.system is not None:
             messages.insert(0, {"role": "system", "content": job.system})
@@ -38,6 +39,9 @@ async def run_generate(job: GenerateJob) -> None:
             match event:
                 case TokenEvent() if not job.as_json:
                     show_token(event)
+                case ExplainEvent():
+                    seen = f"{event.num_accepted} of {event.num_drafted} accepted, {event.committed} written"
+                    notes.print(f"\n{seen} · {event.explanation.as_line()}", style="dim")
                 case NoticeEvent():
                     notes.print(f"\nnote: {event.message}", style="yellow")
                 case DoneEvent() if job.as_json:

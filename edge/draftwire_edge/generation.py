@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from draftwire_edge.controller import Explanation
 from draftwire_protocol.commit import FinishReason
 from draftwire_protocol.grammar_spec import GrammarSpec
 from draftwire_protocol.messages import Scheme, TokenLogprobs, Usage
@@ -51,6 +52,16 @@ class NoticeEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class ExplainEvent:
+    """What a verdict showed and what the controller made of it; only when asked for."""
+
+    committed: int
+    num_drafted: int
+    num_accepted: int
+    explanation: Explanation
+
+
+@dataclass(frozen=True, slots=True)
 class Timings:
     """Figures of one generation; times in ms, sizes in bytes of payload."""
 
@@ -73,6 +84,8 @@ class Timings:
     cloud_overhead_ms: float
     #: Payload of Draft messages per drafted token.
     draft_bytes_per_token: float
+    #: Tokens that the drafter guessed, also those that no forward pass came to judge.
+    num_guessed_tokens: int
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -106,4 +119,4 @@ class DoneEvent:
     result: GenerationResult
 
 
-Event = TokenEvent | NoticeEvent | DoneEvent
+Event = TokenEvent | NoticeEvent | ExplainEvent | DoneEvent

@@ -69,4 +69,4 @@ class Proposer:
 
     def copied(self, token: int, confidence: float) -> Guess:
         """A guess that comes from no model, with how sure it is."""
-        return Guess(token, confidence, certain(token) if self._draws else None)
+        return Guess(token, confidence, certain(token) if self._draws else None, "lookup")

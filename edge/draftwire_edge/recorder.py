@@ -97,6 +97,7 @@ class Recorder:
             edge_overhead_ms=_ratio(1e3 * self._edge_other_s, self._rounds),
             cloud_overhead_ms=_ratio(1e3 * self._cloud_other_s, self._rounds),
             draft_bytes_per_token=_ratio(self._draft_bytes, self._drafted),
+            num_guessed_tokens=self._drafted,
         )
 
 

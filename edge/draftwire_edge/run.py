@@ -8,6 +8,7 @@ from draftwire_edge.branch import Branch, Judged
 from draftwire_edge.controller import Plan
 from draftwire_edge.drafting import Drafting
 from draftwire_edge.generation import (
+    ExplainEvent,
     GenerationRequest,
     GenerationResult,
     NoticeEvent,
@@ -62,7 +63,7 @@ class Run:
     texts: list[str] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     #: Waiting to be shown.
-    notices: list[NoticeEvent] = field(default_factory=list)
+    notices: list[NoticeEvent | ExplainEvent] = field(default_factory=list)
 
     @property
     def ids(self) -> list[int]:

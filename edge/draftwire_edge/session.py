@@ -13,7 +13,14 @@ from draftwire_edge.channel import CloudChannel, DecodeStream
 from draftwire_edge.controller import Controller, Plan, Seen
 from draftwire_edge.drafter import Drafter, Guess
 from draftwire_edge.drafting import DrafterThread, Drafting
-from draftwire_edge.generation import DoneEvent, Event, GenerationRequest, NoticeEvent, TokenEvent
+from draftwire_edge.generation import (
+    DoneEvent,
+    Event,
+    ExplainEvent,
+    GenerationRequest,
+    NoticeEvent,
+    TokenEvent,
+)
 from draftwire_edge.mailbox import Mailbox
 from draftwire_edge.proposer import Proposer
 from draftwire_edge.recorder import Recorder
@@ -47,6 +54,7 @@ class EdgeSession:
         controller: chooses gamma and mode; shared by successive generations.
         retry: what to do when the connection breaks.
         sharpness: of the draft model's guesses, see ``Proposer``.
+        explain: yield an ExplainEvent after each verdict.
         clock: monotonic seconds.
     """
 
@@ -59,6 +67,8 @@ class EdgeSession:
         controller: Controller,
         retry: RetryPolicy | None = None,
         sharpness: float = 1.0,
+        *,
+        explain: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._channel = channel
@@ -68,6 +78,7 @@ class EdgeSession:
         self._controller = controller
         self._retry = retry or RetryPolicy()
         self._sharpness = sharpness
+        self._explain = explain
         self._clock = clock
         self._grammars = GrammarCompiler(pieces, card.special_ids, card.eos_ids)
         self._session_id = uuid4().hex
@@ -212,6 +223,10 @@ class EdgeSession:
         if run.mode is not run.asked_mode and verdict.mode is run.asked_mode:
             run.mode = run.asked_mode  # the cloud has heard of it, and waits for us now
         run.plan = self._plan(run)
+        if self._explain:
+            why = self._controller.explain(run.plan)
+            shown = ExplainEvent(len(committed.tokens), verdict.num_drafted, verdict.num_accepted, why)
+            run.notices.append(shown)
         run.recorder.edge_work(self._clock() - now)
         return committed.tokens
 

@@ -10,7 +10,7 @@ from draftwire_cloud.loading import LoadedTarget, TargetConfig, load_target
 from draftwire_edge.channel import DecodeStream
 from draftwire_edge.controller import Controller, GammaPolicy
 from draftwire_edge.drafters.llama import LlamaCppDrafter
-from draftwire_edge.generation import GenerationRequest, GenerationResult, NoticeEvent, TokenEvent
+from draftwire_edge.generation import DoneEvent, GenerationRequest, GenerationResult, NoticeEvent, TokenEvent
 from draftwire_protocol.commit import FinishReason
 from draftwire_protocol.errors import (
     ContextOverflowError,
@@ -51,7 +51,7 @@ async def write_scripted(
         async for event in edge.events(request, drafter, GammaPolicy(gamma, Mode.LOCKSTEP)):
             if isinstance(event, TokenEvent):
                 shown.append(event.text)
-            elif not isinstance(event, NoticeEvent):
+            elif isinstance(event, DoneEvent):
                 return event.result, shown, drafter
     raise AssertionError("no DoneEvent")
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from draftwire_edge.branch import Judged
 from draftwire_edge.controller.estimators import RatioOfSums, RecentMedian, VerifyTime
+from draftwire_edge.controller.explanation import Explanation
 from draftwire_edge.controller.formulas import (
     duplex_tpot_ms,
     lockstep_tpot_ms,
     pipelined_tpot_ms,
+    survival_bar,
     worth_drafting,
 )
 from draftwire_edge.controller.modes import Cost, ModeChoice
@@ -31,6 +34,8 @@ STALL_ROUND_TRIPS = 4.0
 #: Tokens without a verified guess after which one is made to see whether drafting pays again; doubles.
 FIRST_PROBE_TOKENS = 16
 MAX_PROBE_TOKENS = 128
+#: What evidence from another time counts.
+OLD_WEIGHT = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +169,53 @@ class Controller:
         mode = self.mode
         if not guesses and (mode is Mode.LOCKSTEP or self._untested_tokens >= self._probe_after):
             return True
-        weight = self._policy.prefer.draft_weight if mode.drafts_on else 1.0
         survival = self._survival.of_next(guesses)
-        return worth_drafting(survival, weight * self.draft_ms, self._verify.slope_ms, self.tpot_ms)
+        return worth_drafting(survival, self._felt_draft_ms, self._verify.slope_ms, self.tpot_ms)
+
+    @property
+    def _felt_draft_ms(self) -> float:
+        """c_d as far as it counts: little where the text does not wait for it."""
+        weight = self._policy.prefer.draft_weight if self.mode.drafts_on else 1.0
+        return weight * self.draft_ms
+
+    def explain(self, plan: Plan) -> Explanation:
+        """The numbers behind a plan."""
+        slope = self._verify.slope_ms
+        return Explanation(
+            mode=plan.mode,
+            reason="as asked for" if self._policy.mode else self._modes.reason,
+            limit=plan.limit,
+            rtt_ms=self.rtt_ms,
+            draft_ms=self.draft_ms,
+            verify_a_ms=self._verify.ms(0),
+            verify_b_ms=slope,
+            alpha=self.alpha,
+            tpot_ms=self.tpot_ms,
+            bar=survival_bar(self._felt_draft_ms, slope, self.tpot_ms),
+            predicted_ms={mode: cost.ms for mode, cost in self.predictions().items()},
+        )
+
+    def state(self) -> dict[str, Any]:
+        """What is known of the two models, for ``restore``; nothing of the link, which may be another."""
+        return {
+            "survival": self._survival.state(),
+            "draft_ms": self._draft_ms.state(),
+            "verify": self._verify.state(),
+        }
+
+    def restore(self, state: Mapping[str, Any], weight: float = OLD_WEIGHT) -> None:
+        """Take up what was learnt another time with the same pair; new evidence soon outweighs it.
+
+        Args:
+            state: from ``state``.
+            weight: what evidence from then counts.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is no such state.
+        """
+        self._survival.restore(state["survival"], weight)
+        self._draft_ms.restore(state["draft_ms"], weight)
+        self._verify.restore(state["verify"], weight)
 
     def observe_draft(self, count: int, ms: float) -> None:
         """Learn from ``count`` tokens drafted in ``ms``, model and choosing."""

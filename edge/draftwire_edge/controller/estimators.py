@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from collections.abc import Sequence
 from statistics import median
 
 
@@ -25,6 +27,14 @@ class RatioOfSums:
         """Take in one observation."""
         self._numerators = self._numerators * self._decay + numerator
         self._denominators = self._denominators * self._decay + denominator
+
+    def state(self) -> list[float]:
+        """What was seen, for ``restore``."""
+        return [self._numerators, self._denominators]
+
+    def restore(self, state: Sequence[float], weight: float) -> None:
+        """Take up what was seen another time, ``weight`` of it."""
+        self._numerators, self._denominators = _faded(state, weight)
 
     @property
     def value(self) -> float:
@@ -80,6 +90,14 @@ class VerifyTime:
         self._nn = self._nn * keep + n * n
         self._nt = self._nt * keep + n * ms
 
+    def state(self) -> list[float]:
+        """What was seen, for ``restore``."""
+        return [self._weight, self._n, self._t, self._nn, self._nt]
+
+    def restore(self, state: Sequence[float], weight: float) -> None:
+        """Take up what was seen another time, ``weight`` of it."""
+        self._weight, self._n, self._t, self._nn, self._nt = _faded(state, weight)
+
     @property
     def known(self) -> bool:
         """Whether anything was seen."""
@@ -101,3 +119,11 @@ class VerifyTime:
         if not self.known:
             return 0.0
         return self._t / self._weight + self.slope_ms * (n - self._n / self._weight)
+
+
+def _faded(state: Sequence[float], weight: float) -> list[float]:
+    """Sums from another time; ValueError when they can be none."""
+    faded = [weight * float(one) for one in state]
+    if not all(math.isfinite(one) and one >= 0.0 for one in faded):
+        raise ValueError(f"{state} are no sums of what was measured")
+    return faded

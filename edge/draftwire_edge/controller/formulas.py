@@ -21,6 +21,17 @@ def worth_drafting(survival: float, draft_ms: float, slope_ms: float, tpot_ms: f
     return survival * tpot_ms > draft_ms + slope_ms
 
 
+def survival_bar(draft_ms: float, slope_ms: float, tpot_ms: float) -> float:
+    """(c_d + b) / TPOT*: the survival at which ``worth_drafting`` turns; 0 while TPOT* is unknown.
+
+    Args:
+        draft_ms: c_d.
+        slope_ms: b.
+        tpot_ms: TPOT*.
+    """
+    return (draft_ms + slope_ms) / tpot_ms if tpot_ms else 0.0
+
+
 def lockstep_tpot_ms(gamma: int, alpha: float, draft_ms: float, rtt_ms: float, verify_ms: float) -> float:
     """(γ·c_d + R + t_v(γ+1)) / E(γ): time per token of lockstep (DESIGN 5; Leviathan 2023, eq. 1).
 

@@ -58,6 +58,8 @@ class ModeChoice:
 
     def __init__(self, first: Mode, pass_weight: float) -> None:
         self.current = first
+        #: Why it is the present one.
+        self.reason = "to begin with"
         self._pass_weight = pass_weight
         self._tried = {mode: _Tried() for mode in Mode}
 
@@ -95,15 +97,20 @@ class ModeChoice:
             allowed: the modes to choose from.
         """
         if self.current in allowed and self._on_trial(self.current):
-            return self.current
+            return self.current  # for the reason it was begun for
         if self.current is Mode.CLOUD and (again := self._worth_another_try(allowed)) is not None:
-            self._switch(again)
+            self._switch(again, "another try")
             return again
         alone = formulas[Mode.CLOUD].ms
         scores = {mode: self._score(mode, formulas[mode], rtt_ms, alone) for mode in Mode if mode in allowed}
         best = min(scores, key=lambda mode: scores[mode])
-        if self.current not in scores or scores[best] < (1.0 - HYSTERESIS) * scores[self.current]:
-            self._switch(best)
+        present = scores.get(self.current)
+        if present is None:
+            self._switch(best, f"{self.current.value} is not possible now")
+        elif scores[best] < (1.0 - HYSTERESIS) * present:
+            self._switch(best, f"cheaper than {self.current.value}, {scores[best]:.2f} against {present:.2f}")
+        else:
+            self.reason = "none is much cheaper"
         return self.current
 
     def _worth_another_try(self, allowed: Collection[Mode]) -> Mode | None:
@@ -130,12 +137,12 @@ class ModeChoice:
             return float("inf")  # cheap for the cloud, but slower than the cloud alone
         return keen * (ms / alone_ms + self._pass_weight * passes)
 
-    def _switch(self, mode: Mode) -> None:
+    def _switch(self, mode: Mode, reason: str) -> None:
         """Leave the present mode; it lost, so it waits longer for its next try."""
         lost = self._tried[self.current]
         lost.retry_after = min(2 * lost.retry_after, MAX_RETRY_TOKENS)
         self._tried[mode].forget()
-        self.current = mode
+        self.current, self.reason = mode, reason
 
 
 def _changed(before_ms: float, now_ms: float) -> bool:

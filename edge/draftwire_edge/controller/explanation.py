@@ -1,0 +1,47 @@
+"""What the controller saw and why it goes on as it does, for people and for scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from draftwire_protocol.messages import Mode
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The estimates after a verdict and the decision they led to; times in ms."""
+
+    mode: Mode
+    #: Why this mode.
+    reason: str
+    #: Most tokens drafted and not verified.
+    limit: int
+    rtt_ms: float
+    draft_ms: float
+    #: t_v(n) = a + b·n.
+    verify_a_ms: float
+    verify_b_ms: float
+    alpha: float
+    tpot_ms: float
+    #: A token is drafted while its prefix survives with at least this chance.
+    bar: float
+    #: Time per token of each mode, by the formulas.
+    predicted_ms: Mapping[Mode, float]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain types only."""
+        return asdict(self) | {
+            "mode": self.mode.value,
+            "predicted_ms": {mode.value: ms for mode, ms in self.predicted_ms.items()},
+        }
+
+    def as_line(self) -> str:
+        """For a terminal."""
+        predicted = ", ".join(f"{mode.value} {ms:.0f}" for mode, ms in self.predicted_ms.items())
+        return (
+            f"R {self.rtt_ms:.0f} ms · c_d {self.draft_ms:.1f} · t_v {self.verify_a_ms:.0f}+{self.verify_b_ms:.1f}n "
+            f"· α {self.alpha:.2f} · TPOT* {self.tpot_ms:.1f} → {self.mode.value}, up to {self.limit} while survival "
+            f"> {self.bar:.2f} ({self.reason}; predicted {predicted})"
+        )
