@@ -198,7 +198,7 @@ class EngineLoop:
         session = next((one for one in sessions if one.can_prepare), None)
         if session is None:
             return False
-        await asyncio.get_running_loop().run_in_executor(self._thread, session.prepare)
+        await asyncio.get_running_loop().run_in_executor(self._thread, _try_to_prepare, session)
         return True
 
     def _tidy(self) -> None:
@@ -290,6 +290,14 @@ class EngineLoop:
             stream.send(Opened(stream.cached, _us(self._clock() - stream.opened_at)))
         stream.send(verdict)
         stream.end_if_finished()
+
+
+def _try_to_prepare(session: CloudSession) -> None:
+    """One piece of a verdict ahead; runs on the torch thread. What fails here is the verdict's to report."""
+    try:
+        session.prepare()
+    except Exception:  # noqa: BLE001  # whatever it raises, other texts go on
+        _log.exception("preparing a verdict failed; this text goes on without")
 
 
 def _us(seconds: float) -> int:

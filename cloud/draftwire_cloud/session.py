@@ -115,6 +115,7 @@ class CloudSession:
         # Where the text ended when the edge was last waited for; in cloud mode it goes on from there.
         self._waited_at = 0
         self._longest_draft = self._prepared_to = 0
+        self._prepares = True
         # Where the edge waits for each verdict: its block. Where it drafts on: what it is ahead.
         self._draft: Draft | None = None
         self._lookahead = Lookahead()
@@ -220,12 +221,16 @@ class CloudSession:
     def can_prepare(self) -> bool:
         """Whether there is something to do while the edge is waited for."""
         reach = len(self.ids) + self._longest_draft
-        return self.waiting and self._prepared_to <= reach and self._judge.can_prepare
+        return self._prepares and self.waiting and self._prepared_to <= reach and self._judge.can_prepare
 
     def prepare(self) -> None:
-        """Do one more position's part of the next verdict."""
+        """Do one more position's part of the next verdict; once that fails, no more is prepared."""
         position = max(self._prepared_to, len(self.ids))
-        self._judge.prepare(position)
+        try:
+            self._judge.prepare(position)
+        except Exception:
+            self._prepares = False  # the verdict does it all, and says what is wrong
+            raise
         self._prepared_to = position + 1
 
     def next_work(self, cached: int) -> Work | None:

@@ -12,6 +12,7 @@ import torch
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from draftwire_cloud.engine_loop import EngineLimits
+from draftwire_cloud.judge import Judge
 from draftwire_cloud.loading import LoadedTarget
 from draftwire_cloud.scheduler import INBOX_MESSAGES
 from draftwire_cloud.server import CloudServer
@@ -149,6 +150,31 @@ async def health(server: CloudServer) -> int:
         stub = health_pb2_grpc.HealthStub(channel)
         answer = await stub.Check(health_pb2.HealthCheckRequest(service=SERVICE_NAME))
         return int(answer.status)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("bug"), MemoryError(), ProtocolError("odd")])
+async def test_a_failing_preparation_is_logged_once_and_ends_nothing(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[int] = []
+
+    def fail(_: Judge, position: int) -> None:
+        asked.append(position)
+        raise error
+
+    monkeypatch.setattr(Judge, "prepare", fail)
+    loaded, _ = threes()
+    async with serving(loaded) as server, connected(server, loaded) as edge:
+        stream = await waiting(edge, sampling=SamplingParams(1e-6))
+        for position in (4, 6):
+            await asyncio.sleep(0.2)
+            await stream.send(Draft(0, position, (3,)))
+            assert isinstance(await soon(stream), Verdict)
+        assert asked == [4]
+        assert [record.message for record in caplog.records if record.exc_info] == [
+            "preparing a verdict failed; this text goes on without"
+        ]
+        assert len((await edge.write(GenerationRequest(PROMPT, max_tokens=3))).token_ids) == 3
 
 
 async def test_work_that_makes_no_sense_ends_its_stream_only() -> None:
