@@ -85,6 +85,7 @@ def load_target(config: TargetConfig, say: Callable[[str], None]) -> LoadedTarge
         n_tokens=len(pieces),
         eos_ids=tuple(sorted(facts.eos_ids)),
         bos_id=tokenizer.bos_token_id,
+        eos_id=tokenizer.eos_token_id,
         special_ids=tuple(sorted(vocabulary.special_ids)),
         piece_hashes=piece_hashes(pieces),
         template_hash=template_hash(tokenizer.chat_template),

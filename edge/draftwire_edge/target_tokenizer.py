@@ -36,8 +36,9 @@ class TargetTokenizer:
         self.pieces = list(pieces)
         self.n_tokens = card.n_tokens
         self.special_ids = frozenset(card.special_ids)
-        self.eos_ids = card.eos_ids
-        self.eos_id = card.eos_ids[0] if card.eos_ids else None
+        #: Ids that end the target's texts, rising; an end among the padding has no bytes.
+        self.eos_ids = tuple(token for token in card.eos_ids if token < card.n_tokens)
+        self.eos_id = _main_end(card, self.eos_ids)
         self.bos_id = card.bos_id
         self.chat_template = card.chat_template
         self._lock = threading.Lock()
@@ -67,6 +68,13 @@ class TargetTokenizer:
 
     def close(self) -> None:
         """Nothing to free."""
+
+
+def _main_end(card: ModelCard, eos_ids: Sequence[int]) -> int | None:
+    """The tokenizer's own, or the lowest of ``eos_ids`` where the card does not say."""
+    if card.eos_id is not None and card.eos_id < card.n_tokens:
+        return card.eos_id
+    return next(iter(eos_ids), None)
 
 
 async def fetch_tokenizer(channel: CloudChannel, card: ModelCard) -> TargetTokenizer:

@@ -299,6 +299,7 @@ def encode_card(card: ModelCard) -> pb.GetModelResponse:
         dtype=card.dtype,
         exact_shapes=card.exact_shapes,
         model_id=card.model_id,
+        eos_id=card.eos_id,
     )
 
 
@@ -318,6 +319,7 @@ def decode_card(wire: pb.GetModelResponse) -> ModelCard:
         dtype=wire.dtype,
         exact_shapes=wire.exact_shapes,
         model_id=wire.model_id,
+        eos_id=wire.eos_id if wire.HasField("eos_id") else None,
         max_draft_tokens=wire.max_draft_tokens,
         schemes=tuple(_known(_SCHEME, number, "scheme") for number in wire.schemes),
         modes=tuple(_known(_MODE, number, "mode") for number in wire.modes),

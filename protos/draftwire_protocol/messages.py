@@ -74,6 +74,8 @@ class ModelCard:
     exact_shapes: bool
     #: Identifies the weights and how they are computed with.
     model_id: bytes = b""
+    #: The tokenizer's main end; None when it has none, or the cloud is too old to say.
+    eos_id: int | None = None
     max_draft_tokens: int = MAX_DRAFT_TOKENS
     schemes: tuple[Scheme, ...] = tuple(Scheme)
     modes: tuple[Mode, ...] = tuple(Mode)

@@ -63,6 +63,9 @@ async def test_the_fetched_tokenizer_is_the_targets(
     own = drafters["perfect"].tokenizer  # compared with transformers' elsewhere
     assert target_tokenizer.pieces == own.pieces
     assert target_tokenizer.special_ids == own.special_ids
+    # The main end, which templates write, is not the first one.
+    assert target_tokenizer.eos_ids == own.eos_ids
+    assert target_tokenizer.eos_id == own.eos_id != own.eos_ids[0]
     # Composed: as "qwen2" files are read here, while the tiny folder's tokenizer composes nothing.
     for text in [unicodedata.normalize("NFC", one) for one in [*PROMPTS, *random_texts(200, 4)]]:
         for special in (True, False):

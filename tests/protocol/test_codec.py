@@ -67,8 +67,8 @@ CLOUD = st.one_of(
 )
 CARD = st.builds(
     m.ModelCard, st.text(), st.text(), UINT, UINT, IDS, st.none() | UINT, IDS, st.binary(), st.binary(), UINT,
-    st.text(), st.booleans(), model_id=st.binary(), chat_template=st.none() | st.text(min_size=1),
-    pieces=st.lists(st.binary()).map(tuple),
+    st.text(), st.booleans(), model_id=st.binary(), eos_id=st.none() | UINT,
+    chat_template=st.none() | st.text(min_size=1), pieces=st.lists(st.binary()).map(tuple),
 )  # fmt: skip
 
 

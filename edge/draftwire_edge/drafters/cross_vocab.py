@@ -26,31 +26,46 @@ from draftwire_protocol.sampling import Float32Array
 class SharedIds:
     """Ids that two vocabularies have in common: the same bytes, and special in both or in neither.
 
+    Where neither main end is spelled like an end of the other, the two stand for each other: without an
+    end in common a draft would run past it.
+
     Args:
         own: the draft model's.
         target: the target's.
     """
 
     def __init__(self, own: GgufTokenizer, target: TargetTokenizer) -> None:
-        #: Lowest id where several have the same bytes.
-        by_bytes = {
-            (piece, token in target.special_ids): token
-            for token, piece in reversed(list(enumerate(target.pieces)))
-            if piece
-        }
-        pairs = {
-            token: by_bytes[key]
-            for token, piece in enumerate(own.pieces)
-            if (key := (piece, token in own.special_ids)) in by_bytes
-        }
-        if not any(token in pairs for token in own.eos_ids) and own.eos_id is not None and target.eos_ids:
-            # Nobody spells the end alike; without one in common a draft would run past it.
-            pairs[own.eos_id] = target.eos_ids[-1]
-        #: Target id -> the draft model's.
+        pairs = _paired_ends(_spelled_alike(own, target), own, target)
+        #: Target id -> the draft model's; of several spelled alike the one that ends texts, or the lowest.
         self.own_of = {theirs: ours for ours, theirs in reversed(pairs.items())}
+        self.own_of |= {pairs[token]: token for token in (*own.eos_ids, own.eos_id) if token in pairs}
         #: int64 ``[k]`` each, in step.
         self.own: Int64Array = np.fromiter(self.own_of.values(), np.int64, len(self.own_of))
         self.target: Int64Array = np.fromiter(self.own_of.keys(), np.int64, len(self.own_of))
+
+
+def _spelled_alike(own: GgufTokenizer, target: TargetTokenizer) -> dict[int, int]:
+    """The draft model's id -> the target's; the lowest where several of the target's have the same bytes."""
+    by_bytes = {
+        (piece, token in target.special_ids): token
+        for token, piece in reversed(list(enumerate(target.pieces)))
+        if piece
+    }
+    return {
+        token: by_bytes[key]
+        for token, piece in enumerate(own.pieces)
+        if (key := (piece, token in own.special_ids)) in by_bytes
+    }
+
+
+def _paired_ends(pairs: dict[int, int], own: GgufTokenizer, target: TargetTokenizer) -> dict[int, int]:
+    """``pairs``, and where it is needed the two main ends."""
+    ends = target.eos_ids
+    theirs = target.eos_id if target.eos_id in ends else next(iter(ends), None)
+    if own.eos_id is None or theirs is None or pairs.get(own.eos_id) in ends:
+        return pairs
+    has_theirs = theirs in {pairs.get(token) for token in own.eos_ids}
+    return pairs if has_theirs else {**pairs, own.eos_id: theirs}
 
 
 #: A byte that is no part of a character, as Python writes it into a string.

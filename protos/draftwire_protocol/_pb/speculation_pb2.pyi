@@ -171,6 +171,7 @@ class GetModelResponse(_message.Message):
     DTYPE_FIELD_NUMBER: _builtins.int
     EXACT_SHAPES_FIELD_NUMBER: _builtins.int
     MODEL_ID_FIELD_NUMBER: _builtins.int
+    EOS_ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name the operator gave the model."""
     architecture: _builtins.str
@@ -199,6 +200,8 @@ class GetModelResponse(_message.Message):
     """Whether block and one-at-a-time verification were found bit-identical at start."""
     model_id: _builtins.bytes
     """Identifies the weights and how they are computed with; Open repeats it."""
+    eos_id: _builtins.int
+    """The tokenizer's main end-of-generation id, as chat templates write it; absent when it has none."""
     @_builtins.property
     def eos_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Every id that ends a generation."""
@@ -241,14 +244,20 @@ class GetModelResponse(_message.Message):
         dtype: _builtins.str = ...,
         exact_shapes: _builtins.bool = ...,
         model_id: _builtins.bytes = ...,
+        eos_id: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_bos_id", b"_bos_id", "bos_id", b"bos_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bos_id", b"_bos_id", "_eos_id", b"_eos_id", "bos_id", b"bos_id", "eos_id", b"eos_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bos_id", b"_bos_id", "architecture", b"architecture", "bos_id", b"bos_id", "chat_template", b"chat_template", "context_length", b"context_length", "dtype", b"dtype", "eos_ids", b"eos_ids", "exact_shapes", b"exact_shapes", "max_draft_tokens", b"max_draft_tokens", "model_id", b"model_id", "modes", b"modes", "n_tokens", b"n_tokens", "n_vocab", b"n_vocab", "name", b"name", "piece_chunk", b"piece_chunk", "piece_hashes", b"piece_hashes", "pieces", b"pieces", "schemes", b"schemes", "special_ids", b"special_ids", "template_hash", b"template_hash"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bos_id", b"_bos_id", "_eos_id", b"_eos_id", "architecture", b"architecture", "bos_id", b"bos_id", "chat_template", b"chat_template", "context_length", b"context_length", "dtype", b"dtype", "eos_id", b"eos_id", "eos_ids", b"eos_ids", "exact_shapes", b"exact_shapes", "max_draft_tokens", b"max_draft_tokens", "model_id", b"model_id", "modes", b"modes", "n_tokens", b"n_tokens", "n_vocab", b"n_vocab", "name", b"name", "piece_chunk", b"piece_chunk", "piece_hashes", b"piece_hashes", "pieces", b"pieces", "schemes", b"schemes", "special_ids", b"special_ids", "template_hash", b"template_hash"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__bos_id: _TypeAlias = _typing.Literal["bos_id"]  # noqa: Y015
     _WhichOneofArgType__bos_id: _TypeAlias = _typing.Literal["_bos_id", b"_bos_id"]  # noqa: Y015
+    _WhichOneofReturnType__eos_id: _TypeAlias = _typing.Literal["eos_id"]  # noqa: Y015
+    _WhichOneofArgType__eos_id: _TypeAlias = _typing.Literal["_eos_id", b"_eos_id"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__bos_id) -> _WhichOneofReturnType__bos_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__eos_id) -> _WhichOneofReturnType__eos_id | None: ...
 
 Global___GetModelResponse: _TypeAlias = GetModelResponse  # noqa: Y015
 
