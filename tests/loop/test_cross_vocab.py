@@ -132,6 +132,46 @@ def test_a_draft_is_cut_as_the_target_cuts_it(
     assert foreign._recut(drawn) == drawn
 
 
+#: Of " the", in the ids of its bytes; id -1 stands for one without bytes, -2 for one beyond the card.
+ODD_CUTS = [
+    [-1, 0, 1, 2, 3],
+    [0, 1, -1, 2, 3],
+    [0, 1, 2, 3, -1],
+    [-2, 0, 1, 2, 3],
+    [0, 1, 2, 3, -2],
+    [-2],
+    [-1],
+]
+
+
+@pytest.mark.parametrize("cut", ODD_CUTS)
+def test_a_tokenizer_that_answers_with_odd_ids_leaves_the_draft_alone(
+    foreign: CrossVocabDrafter,
+    target_tokenizer: TargetTokenizer,
+    cut: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    empty = target_tokenizer.pieces.index(b"z")
+    target_tokenizer.pieces[empty] = b""
+    letters = [target_tokenizer.pieces.index(bytes([byte])) for byte in b" the"]
+    ids = [{-1: empty, -2: target_tokenizer.n_tokens}.get(i, letters[i]) for i in cut]
+    monkeypatch.setattr(target_tokenizer, "encode", lambda *_, **__: ids)
+    guesses = [Guess(token, 0.9) for token in letters]
+    assert foreign._recut(guesses) == guesses
+
+
+def test_an_end_that_is_no_control_token_is_not_cut_into_letters(
+    foreign: CrossVocabDrafter, loaded: LoadedTarget
+) -> None:
+    card = replace(loaded.card, special_ids=())
+    target = TargetTokenizer(card, loaded.vocabulary.pieces, loaded.pack_tokenizer())
+    drafter = CrossVocabDrafter(foreign._inner, target)
+    letters = [Guess(target.pieces.index(bytes([byte])), 0.9) for byte in b" the"]
+    end = Guess(card.eos_ids[-1], 0.4)
+    merged = target.encode(" the", add_special=False, parse_special=False)
+    assert [guess.token for guess in drafter._recut([*letters, end])] == [*merged, end.token]
+
+
 def test_drawn_guesses_are_sent_as_drawn(
     foreign: CrossVocabDrafter, target_tokenizer: TargetTokenizer
 ) -> None:

@@ -107,6 +107,7 @@ class CrossVocabDrafter:
         self._inner = inner
         self._target = target
         self._shared = SharedIds(inner.tokenizer, target)
+        self._no_text = target.special_ids.union(target.eos_ids)
         self._byte_ids = {
             piece: [token] for token, piece in enumerate(inner.tokenizer.pieces) if len(piece) == 1
         }
@@ -154,7 +155,7 @@ class CrossVocabDrafter:
 
         Drawn guesses stay: what was drawn must be sent, whatever it is.
         """
-        plain = next((i for i, one in enumerate(guesses) if one.token in self._target.special_ids), None)
+        plain = next((i for i, one in enumerate(guesses) if one.token in self._no_text), None)
         head, tail = guesses[:plain], [] if plain is None else guesses[plain:]
         if not head or any(guess.proposal for guess in guesses):
             return guesses
@@ -163,6 +164,8 @@ class CrossVocabDrafter:
         except UnicodeDecodeError:
             return guesses
         ids = self._target.encode(text, add_special=False, parse_special=False)
+        if not all(token < self._target.n_tokens and self._target.pieces[token] for token in ids):
+            return guesses  # ids that the card does not know, or that stand for no text
         if ids == [guess.token for guess in head] or self._text(ids) != text.encode():
             return guesses  # the same, or the tokenizer composes characters
         confidences = self._confidences(head, ids)
