@@ -17,6 +17,7 @@ from typing import Self
 
 from draftwire_edge.channel import CloudChannel
 from draftwire_edge.chat_template import Message, encode_chat, encode_raw
+from draftwire_edge.completion import completed
 from draftwire_edge.config import EdgeSettings
 from draftwire_edge.controller import Controller
 from draftwire_edge.drafter import Drafter
@@ -101,7 +102,9 @@ class EdgeClient:
         self.tokenizer = target = await fetch_tokenizer(channel, self.card)
         if not isinstance(drafter, LlamaCppDrafter):
             return drafter
-        return await asyncio.to_thread(CrossVocabDrafter, drafter, target)
+        # It reads the draft model's vocabulary, which is freed when this is cancelled.
+        loop = asyncio.get_running_loop()
+        return await completed(loop.run_in_executor(None, CrossVocabDrafter, drafter, target))
 
     def _copying(self, drafter: Drafter | None) -> Drafter | None:
         """The drafter, with long repetitions copied first unless only one kind was asked for."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from draftwire_edge.branch import Branch
+from draftwire_edge.completion import completed
 from draftwire_edge.drafter import Drafter, Guess, WantMore
 from draftwire_edge.proposer import Proposer
 
@@ -89,6 +90,6 @@ class DrafterThread:
     async def close(self) -> None:
         """Free the drafter, once it has finished what it is at."""
         try:
-            await self._start(self._drafter.close)
+            await completed(self._start(self._drafter.close))
         finally:
             self._thread.shutdown(wait=False)

@@ -1,5 +1,7 @@
 """A draft model of another vocabulary: refused unless asked for, and then exact like any other."""
 
+import asyncio
+import threading
 import unicodedata
 import zlib
 from collections.abc import Iterator
@@ -10,6 +12,7 @@ import pytest
 from tokenizers import Tokenizer as Backend
 
 from draftwire_cloud.loading import LoadedTarget
+from draftwire_edge import client as client_module
 from draftwire_edge.channel import CloudChannel
 from draftwire_edge.client import EdgeClient
 from draftwire_edge.config import load_settings
@@ -21,7 +24,12 @@ from draftwire_edge.generation import DoneEvent, GenerationRequest
 from draftwire_edge.handshake import fetch_card
 from draftwire_edge.proposer import Proposer
 from draftwire_edge.target_tokenizer import TargetTokenizer, fetch_tokenizer
-from draftwire_protocol.errors import DraftwireError, ModelMismatchError, UserInputError
+from draftwire_protocol.errors import (
+    DrafterError,
+    DraftwireError,
+    ModelMismatchError,
+    UserInputError,
+)
 from draftwire_protocol.messages import Mode, Scheme
 from draftwire_protocol.params import SamplingParams
 from draftwire_protocol.proposal import certain
@@ -217,6 +225,34 @@ async def test_a_cloud_without_a_tokenizer_to_give_is_an_error_that_says_so(
     async with serving(replace(loaded, pack_tokenizer=bytes)) as server:
         with pytest.raises(UserInputError, match=r"--cross-vocab.*does not give the tokenizer"):
             await _write(server.port, foreign_path, cross_vocab=True)
+
+
+@pytest.mark.parametrize("cancellations", [1, 2])
+async def test_a_cancelled_client_frees_the_model_after_its_vocabulary_was_read(
+    loaded: LoadedTarget, foreign_path: Path, cancellations: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, go_on = threading.Event(), threading.Event()
+    models = []
+
+    def slow(inner: LlamaCppDrafter, _: TargetTokenizer) -> None:
+        models.append(inner._model)
+        reading.set()
+        go_on.wait(10)
+        models.append(inner._model.handle)  # raises when the model was freed
+
+    monkeypatch.setattr(client_module, "CrossVocabDrafter", slow)
+    async with serving(loaded) as server:
+        begun = asyncio.create_task(_write(server.port, foreign_path, cross_vocab=True))
+        assert await asyncio.to_thread(reading.wait, 10)
+        for _ in range(cancellations):
+            begun.cancel()
+            await asyncio.sleep(0.05)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await begun
+    assert len(models) == 2
+    with pytest.raises(DrafterError, match="is closed"):
+        _ = models[0].handle
 
 
 async def test_a_broken_tokenizer_is_an_error(loaded: LoadedTarget) -> None:

@@ -1,20 +1,23 @@
 """What the edge must not do to its user: hold text back, count wrongly, give up, or stay slow."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from draftwire_cloud.engine_loop import EngineLimits
 from draftwire_cloud.loading import LoadedTarget
 from draftwire_edge.channel import CloudChannel
-from draftwire_edge.controller import GammaPolicy
+from draftwire_edge.controller import Controller, GammaPolicy
 from draftwire_edge.drafter import Guess, WantMore
 from draftwire_edge.drafters.llama import LlamaCppDrafter
 from draftwire_edge.generation import DoneEvent, GenerationRequest, NoticeEvent, TokenEvent
 from draftwire_edge.proposer import Proposer
+from draftwire_edge.session import EdgeSession
 from draftwire_protocol.errors import ModelMismatchError
 from draftwire_protocol.messages import Mode, Open
 from draftwire_protocol.params import SamplingParams
@@ -61,6 +64,50 @@ class Breaking(ScriptedDrafter):
         if len(context) > 12:
             raise OSError("the file went away")
         return super().draft(context, proposer, limit, want_more)
+
+
+@dataclass
+class Stuck(ScriptedDrafter):
+    """Drafts until it is let go."""
+
+    drafting: threading.Event = field(default_factory=threading.Event)
+    go_on: threading.Event = field(default_factory=threading.Event)
+    closed: bool = False
+
+    def draft(
+        self, context: Sequence[int], proposer: Proposer, limit: int, want_more: WantMore
+    ) -> list[Guess]:
+        self.drafting.set()
+        self.go_on.wait(10)
+        return super().draft(context, proposer, limit, want_more)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize("cancellations", [1, 2, 3])
+async def test_a_cancelled_text_closes_its_drafter_after_the_draft_at_hand(cancellations: int) -> None:
+    loaded, _ = scripted(PIECES, SCRIPT, prompt_length=3)
+    drafter = Stuck(SCRIPT, 3)
+    async with serving(loaded) as server, connected(server, loaded) as edge:
+        session = EdgeSession(edge.channel, loaded.card, PIECES, drafter, Controller(LOCKSTEP))
+
+        async def write() -> None:
+            async with aclosing(session):
+                async for _ in session.generate(GenerationRequest(PROMPT, max_tokens=8)):
+                    pass
+
+        writing = asyncio.create_task(write())
+        assert await asyncio.to_thread(drafter.drafting.wait, 10)
+        for _ in range(cancellations):
+            writing.cancel()
+            await asyncio.sleep(0.05)
+        assert not writing.done()
+        assert not drafter.closed
+        drafter.go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+        assert drafter.closed
 
 
 async def test_the_first_token_is_shown_while_the_drafter_still_reads() -> None:
