@@ -131,17 +131,28 @@ class CloudChannel:
         request = pb.GetModelRequest(piece_start=piece_start, piece_count=piece_count, chat_template=True)
         return codec.decode_card(await _mapped(self._stub.GetModel(request, timeout=timeout_s)))
 
-    async def get_tokenizer(self, *, timeout_s: float = 60.0) -> bytes:
+    async def get_tokenizer(self, *, max_bytes: int, timeout_s: float = 60.0) -> bytes:
         """The target's tokenizer as it travels; empty where the cloud has none to give.
 
         Raises:
             CloudUnavailableError: nothing answers there.
+            DraftwireError: there is more of it than ``max_bytes``.
         """
         call = self._stub.GetTokenizer(pb.GetTokenizerRequest(), timeout=timeout_s)
-        parts = []
-        while isinstance(part := await _mapped(call.read()), pb.GetTokenizerResponse):
-            parts.append(part.data)
-        return b"".join(parts)
+        packed = bytearray()
+        try:
+            while isinstance(part := await _mapped(call.read()), pb.GetTokenizerResponse):
+                packed += part.data
+                if len(packed) > max_bytes:
+                    call.cancel()
+                    break
+        except DraftwireError:
+            if await call.code() is grpc.StatusCode.UNIMPLEMENTED:
+                return b""  # a cloud older than the question
+            raise
+        if len(packed) > max_bytes:
+            raise DraftwireError(f"the cloud's tokenizer has more than {max_bytes:,} bytes")
+        return bytes(packed)
 
     def decode(self) -> DecodeStream:
         """A new Decode stream."""

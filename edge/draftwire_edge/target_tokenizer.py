@@ -18,6 +18,8 @@ from draftwire_protocol.messages import ModelCard
 _PIECES_AT_ONCE = 16_384
 #: No tokenizer comes near it; more is an attack or an error.
 MAX_JSON_BYTES = 256 * 1024 * 1024
+#: The same, compressed: several times the largest one known.
+MAX_PACKED_BYTES = 64 * 1024 * 1024
 
 
 class TargetTokenizer:
@@ -82,19 +84,16 @@ async def fetch_tokenizer(channel: CloudChannel, card: ModelCard) -> TargetToken
 
     Raises:
         UserInputError: the cloud does not give it.
-        DraftwireError: what it gives does not fit its card.
+        CloudUnavailableError: the connection broke.
+        DraftwireError: what it gives is too large, or does not fit its card.
     """
-    no_tokenizer = UserInputError(
-        "--cross-vocab",
-        f"the cloud does not give the tokenizer of {card.name}",
-        "Use a draft model of the same family, or a newer draftwire-cloud",
-    )
-    try:
-        packed = await channel.get_tokenizer()
-    except DraftwireError as error:
-        raise no_tokenizer from error
+    packed = await channel.get_tokenizer(max_bytes=MAX_PACKED_BYTES)
     if not packed:
-        raise no_tokenizer
+        raise UserInputError(
+            "--cross-vocab",
+            f"the cloud does not give the tokenizer of {card.name}",
+            "Use a draft model of the same family, or a newer draftwire-cloud",
+        )
     pieces: list[bytes] = []
     while len(pieces) < card.n_tokens:
         wanted = min(_PIECES_AT_ONCE, card.n_tokens - len(pieces))

@@ -4,14 +4,17 @@ import asyncio
 import threading
 import unicodedata
 import zlib
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 from tokenizers import Tokenizer as Backend
 
 from draftwire_cloud.loading import LoadedTarget
+from draftwire_cloud.service import SpeculationService
 from draftwire_edge import client as client_module
 from draftwire_edge.channel import CloudChannel
 from draftwire_edge.client import EdgeClient
@@ -24,7 +27,9 @@ from draftwire_edge.generation import DoneEvent, GenerationRequest
 from draftwire_edge.handshake import fetch_card
 from draftwire_edge.proposer import Proposer
 from draftwire_edge.target_tokenizer import TargetTokenizer, fetch_tokenizer
+from draftwire_protocol._pb import speculation_pb2 as pb
 from draftwire_protocol.errors import (
+    CloudUnavailableError,
     DrafterError,
     DraftwireError,
     ModelMismatchError,
@@ -225,6 +230,43 @@ async def test_a_cloud_without_a_tokenizer_to_give_is_an_error_that_says_so(
     async with serving(replace(loaded, pack_tokenizer=bytes)) as server:
         with pytest.raises(UserInputError, match=r"--cross-vocab.*does not give the tokenizer"):
             await _write(server.port, foreign_path, cross_vocab=True)
+
+
+async def test_a_cloud_older_than_the_question_is_an_error_that_says_so(
+    loaded: LoadedTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unknown(*args: Any) -> AsyncIterator[pb.GetTokenizerResponse]:
+        await args[-1].abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+        yield pb.GetTokenizerResponse()
+
+    monkeypatch.setattr(SpeculationService, "GetTokenizer", unknown)
+    async with serving(loaded) as server, CloudChannel(f"127.0.0.1:{server.port}") as channel:
+        with pytest.raises(UserInputError, match="does not give the tokenizer"):
+            await fetch_tokenizer(channel, await fetch_card(channel))
+
+
+async def test_a_broken_connection_is_not_taken_for_a_missing_tokenizer(loaded: LoadedTarget) -> None:
+    async with serving(loaded) as server:
+        port = server.port
+        async with CloudChannel(f"127.0.0.1:{port}") as channel:
+            card = await fetch_card(channel)
+    async with CloudChannel(f"127.0.0.1:{port}") as channel:
+        with pytest.raises(CloudUnavailableError):
+            await fetch_tokenizer(channel, card)
+
+
+async def test_a_tokenizer_without_end_is_not_received_for_ever(
+    loaded: LoadedTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def endless(*_: object) -> AsyncIterator[pb.GetTokenizerResponse]:
+        while True:
+            yield pb.GetTokenizerResponse(data=bytes(1 << 20))
+
+    monkeypatch.setattr(SpeculationService, "GetTokenizer", endless)
+    async with serving(loaded) as server, CloudChannel(f"127.0.0.1:{server.port}") as channel:
+        card = await fetch_card(channel)
+        with pytest.raises(DraftwireError, match="more than 67,108,864 bytes"):
+            await asyncio.wait_for(fetch_tokenizer(channel, card), 20)
 
 
 @pytest.mark.parametrize("cancellations", [1, 2])
