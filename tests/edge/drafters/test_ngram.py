@@ -78,13 +78,13 @@ def test_of_equal_matches_the_most_recent_wins() -> None:
     context = [1, 2, 50, 1, 2, 60, 1, 2]
     drafter = NgramDrafter(min_match=2, max_match=2)
     (guess,) = drafter.draft(context, GREEDY, 1, _always)
-    assert guess == Guess(60, 1 / 3)
+    assert guess == Guess(60, 1 / 3, None, "lookup")
 
 
 def test_confidence_counts_the_occurrences_that_agree() -> None:
     context = [1, 2, 5, 6, 1, 2, 5, 7, 1, 2, 5, 7, 1, 2]
     block = NgramDrafter(min_match=2, max_match=2).draft(context, GREEDY, 3, _always)
-    assert block == [Guess(5, 3 / 4), Guess(7, 2 / 4), Guess(1, 2 / 3)]
+    assert block == [Guess(5, 3 / 4, None, "lookup"), Guess(7, 2 / 4, None, "lookup"), Guess(1, 2 / 3, None, "lookup")]
 
 
 def test_a_loop_goes_on_into_its_own_copy() -> None:
