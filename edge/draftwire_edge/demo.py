@@ -68,7 +68,7 @@ def run_demo(settings: EdgeSettings, *, start_cloud: bool, json_file: Path | Non
     """
     # The other schemes keep the distribution, not the very tokens, so there would be nothing to compare.
     settings = settings.model_copy(update={"scheme": Scheme.COUPLED})
-    with _service(settings.pair, settings.cloud, start=start_cloud) as address:
+    with running_service(settings.pair, settings.cloud, start=start_cloud) as address:
         comparisons = asyncio.run(_compare(settings.model_copy(update={"cloud": address})))
     _screen.print(_table(comparisons))
     identical = all(comparison.identical for comparison in comparisons)
@@ -79,8 +79,14 @@ def run_demo(settings: EdgeSettings, *, start_cloud: bool, json_file: Path | Non
 
 
 @contextmanager
-def _service(pair: str, address: str, *, start: bool) -> Iterator[str]:
-    """The address of a running service: the given one, or a new process of our own."""
+def running_service(pair: str, address: str, *, start: bool) -> Iterator[str]:
+    """The address of a running service: the given one, or a new process of our own.
+
+    Args:
+        pair: whose draft model, and with ``start`` also target, is fetched if missing.
+        address: HOST:PORT of the given one.
+        start: start a new process and end it on leaving.
+    """
     roles: tuple[Role, ...] = ("draft", "target") if start else ("draft",)
     pull_pair(get_pair(pair, "--pair"), ModelCache.open(), roles, console_progress())
     if not start:

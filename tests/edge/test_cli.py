@@ -151,7 +151,7 @@ async def test_demo_asks_for_the_same_text_twice_and_says_of_whom(
         assert not start
         yield address
 
-    monkeypatch.setattr(demo, "_service", running)
+    monkeypatch.setattr(demo, "running_service", running)
     monkeypatch.setattr(EdgeClient, "generate_from", watching)
     loaded = target()
     path = tmp_path / "figures.json"
