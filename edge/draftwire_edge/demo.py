@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,6 +19,7 @@ from draftwire_edge.config import EdgeSettings
 from draftwire_edge.generate_command import show_token
 from draftwire_edge.generation import DoneEvent, GenerationRequest, GenerationResult, NoticeEvent, TokenEvent
 from draftwire_edge.report import as_json
+from draftwire_edge.service_process import cloud_command, started
 from draftwire_models.cache import ModelCache
 from draftwire_models.pairs import Role, get_pair
 from draftwire_models.progress import console_progress
@@ -33,8 +32,6 @@ PROMPTS = {
     "prose": "Describe an early morning at a fishing harbour in one paragraph.",
     "question": "Why does ice float on water, and why does that matter for life in lakes?",
 }
-#: First words of the line in which the service says where it listens.
-READY = "serving "
 _screen = Console(highlight=False, soft_wrap=True)
 
 
@@ -92,23 +89,8 @@ def running_service(pair: str, address: str, *, start: bool) -> Iterator[str]:
     if not start:
         yield address
         return
-    command = str(Path(sys.executable).with_name("draftwire-cloud"))
-    process = subprocess.Popen(  # noqa: S603  # our own command
-        [command, "serve", "--model", pair, "--port", "0"], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        yield _address_of(process)
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def _address_of(process: subprocess.Popen[str]) -> str:
-    """Wait until the service says where it listens."""
-    for line in process.stdout or ():
-        if line.startswith(READY):
-            return line.rsplit(" ", 1)[1].strip()
-    raise CloudUnavailableError(f"draftwire-cloud ended with exit code {process.wait()} before it was ready")
+    with started(cloud_command(pair)) as own:
+        yield own
 
 
 async def _compare(settings: EdgeSettings) -> list[Comparison]:

@@ -38,6 +38,10 @@ class LlamaModel:
         params = self._llama.llama_model_default_params()
         params.vocab_only = vocab_only
         params.n_gpu_layers = gpu_layers if self._llama.llama_supports_gpu_offload() else 0
+        if b"AMX_INT8 = 1" in self._llama.llama_print_system_info():
+            # Weights packed for AMX end the process with a protection fault on some machines (seen with
+            # llama.cpp as of llama-cpp-python 0.3.36); only servers have it, so laptops lose nothing.
+            params.use_extra_bufts = False
         LOG.clear()
         handle = self._llama.llama_model_load_from_file(os.fsencode(self.path), params)
         if handle is None:

@@ -92,7 +92,8 @@ async def _writers(
     """A session for each arm, over the link or without it."""
     async with AsyncExitStack() as stack:
         conditions = Conditions(rtt_ms=rtt_ms, jitter_ms=plan.jitter_ms, loss=plan.loss)
-        relay = await stack.enter_async_context(Relay(cloud, conditions))
+        host, port = cloud.rsplit(":", 1)
+        relay = await stack.enter_async_context(Relay((host, int(port)), conditions))
         near = await stack.enter_async_context(CloudChannel(cloud))
         far = await stack.enter_async_context(CloudChannel(f"127.0.0.1:{relay.port}"))
         card = await fetch_card(near)

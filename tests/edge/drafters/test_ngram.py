@@ -34,7 +34,7 @@ def rescan(context: list[int], sizes: range, limit: int) -> list[Guess]:
     for offset in range(limit):
         token = text[places[-1] + offset]
         agreeing = [place for place in places if text[place + offset] == token]
-        block.append(Guess(token, len(agreeing) / (len(places) + 1)))
+        block.append(Guess(token, len(agreeing) / (len(places) + 1), None, "lookup"))
         text.append(token)
         places = agreeing
     return block
@@ -84,7 +84,11 @@ def test_of_equal_matches_the_most_recent_wins() -> None:
 def test_confidence_counts_the_occurrences_that_agree() -> None:
     context = [1, 2, 5, 6, 1, 2, 5, 7, 1, 2, 5, 7, 1, 2]
     block = NgramDrafter(min_match=2, max_match=2).draft(context, GREEDY, 3, _always)
-    assert block == [Guess(5, 3 / 4, None, "lookup"), Guess(7, 2 / 4, None, "lookup"), Guess(1, 2 / 3, None, "lookup")]
+    assert block == [
+        Guess(5, 3 / 4, None, "lookup"),
+        Guess(7, 2 / 4, None, "lookup"),
+        Guess(1, 2 / 3, None, "lookup"),
+    ]
 
 
 def test_a_loop_goes_on_into_its_own_copy() -> None:
