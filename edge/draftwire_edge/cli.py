@@ -15,6 +15,7 @@ from rich.table import Table
 
 from draftwire_edge.config import EdgeSettings, config_file, load_settings, origin_of
 from draftwire_edge.exits import FAILURE_EXIT, errors_explained
+from draftwire_edge.netem.cli import netem
 from draftwire_models.cli import models_app
 from draftwire_protocol.commit import check_text
 from draftwire_protocol.errors import UserInputError
@@ -27,6 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(models_app, name="models")
+app.command()(netem)
 
 CloudOption = Annotated[
     str | None, typer.Option("--cloud", metavar="HOST:PORT", help="Where the service runs.")
