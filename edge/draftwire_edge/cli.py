@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from enum import Enum
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -301,4 +302,6 @@ def _plain(value: Any) -> Any:
 
 def main() -> None:
     """Entry point."""
+    for command in entry_points(group="draftwire.commands"):
+        app.add_typer(command.load(), name=command.name)
     app()

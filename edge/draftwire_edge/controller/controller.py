@@ -123,8 +123,8 @@ class Controller:
     def _choose(self, allowed: Collection[Mode]) -> Mode:
         if self._modes.current not in allowed:
             self._modes.current = Mode.LOCKSTEP if Mode.LOCKSTEP in allowed else Mode.CLOUD
-        if not self._verify.known:
-            return self._modes.current
+        if not self._verify.known or not self.draft_ms:
+            return self._modes.current  # no idea yet what drafting costs
         if self._empty_rounds >= MAX_EMPTY_ROUNDS:
             allowed = [mode for mode in allowed if mode.fills]
         return self._modes.choose(self.predictions(), self.rtt_ms, allowed)
@@ -132,8 +132,6 @@ class Controller:
     def predictions(self) -> dict[Mode, Cost]:
         """What a token costs in each mode, by the formulas, with the present estimates."""
         alone = self._verify.ms(1)
-        if self._draft_ms.value == 0.0:  # nothing drafted yet, so no idea
-            return dict.fromkeys(Mode, Cost(alone, 1.0))
         gamma, lockstep = self._best_lockstep()
         pipelined = pipelined_tpot_ms(self.alpha, self.draft_ms, self.rtt_ms, self._verify.ms(2))
         duplex = duplex_tpot_ms(pipelined, alone)

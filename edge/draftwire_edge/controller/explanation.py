@@ -41,7 +41,8 @@ class Explanation:
         """For a terminal."""
         predicted = ", ".join(f"{mode.value} {ms:.0f}" for mode, ms in self.predicted_ms.items())
         return (
-            f"R {self.rtt_ms:.0f} ms · c_d {self.draft_ms:.1f} · t_v {self.verify_a_ms:.0f}+{self.verify_b_ms:.1f}n "
-            f"· α {self.alpha:.2f} · TPOT* {self.tpot_ms:.1f} → {self.mode.value}, up to {self.limit} while survival "
-            f"> {self.bar:.2f} ({self.reason}; predicted {predicted})"
+            f"R {self.rtt_ms:.0f} ms · c_d {self.draft_ms:.1f} "
+            f"· t_v {self.verify_a_ms:.0f}+{self.verify_b_ms:.1f}n · α {self.alpha:.2f} "
+            f"· TPOT* {self.tpot_ms:.1f} → {self.mode.value}, up to {self.limit} "
+            f"while survival > {self.bar:.2f} ({self.reason}; predicted {predicted})"
         )

@@ -82,7 +82,8 @@ def latency(
             )
         options = {
             "target": target.value, "rtts_ms": _numbers(rtt_ms), "prompts": prompts, "tokens": tokens,
-            "arms": arms, "a_ms": a_ms, "b_ms": b_ms, "jitter_ms": jitter_ms, "loss": loss, "useless": useless,
+            "arms": arms, "a_ms": a_ms, "b_ms": b_ms, "jitter_ms": jitter_ms, "loss": loss,
+            "useless": useless,
         }  # fmt: skip
         report = run(options)
         show(report)

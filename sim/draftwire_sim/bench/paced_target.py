@@ -1,6 +1,6 @@
 """A stand-in for a data-centre GPU: replays what the real target wrote, at a stated speed.
 
-    python benchmarks/paced_target.py [--port 50051] [--a-ms 50] [--b-ms 1]
+    python -m draftwire_sim.bench.paced_target [--port 50051] [--a-ms 50] [--b-ms 1]
 
 A forward pass over n new tokens takes a + b·n ms from its start, whatever is done in it: a block of k drafts
 is n = k + 1, one token alone a + b. Of several sessions in one pass the tokens add up. Of one session at most
@@ -142,11 +142,12 @@ class PacedTarget(Target):
         self._check(spans)
         self.slots.reserve([(span.slot, span.slot.length + len(span.ids)) for span in spans])
         following = [list(self._following(span)) for span in spans]
-        rows = torch.from_numpy(self._rows.at(np.array([*chain(*following)], np.int64)))
+        memory = torch.from_numpy(self._rows.at(np.array([*chain(*following)], np.int64)))
+        rows = [memory[start:end] for start, end in pairwise(accumulate(map(len, following), initial=0))]
         for span in spans:
             span.slot.ids.extend(span.ids)
         sleep_until(ends_at)
-        return [rows[start:end] for start, end in pairwise(accumulate(map(len, following), initial=0))]
+        return rows
 
     def _following(self, span: Span) -> Iterator[int]:
         """The id behind each token whose logits are wanted.

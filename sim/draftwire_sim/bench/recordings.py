@@ -1,7 +1,7 @@
 """What the real target wrote, kept so that benchmarks can replay it at any speed.
 
-    python benchmarks/recordings.py            # what is recorded
-    python benchmarks/recordings.py --record   # write it anew: same prompts, the target as served by default
+    python -m draftwire_sim.bench.recordings            # what is recorded
+    python -m draftwire_sim.bench.recordings --record   # write it anew
 
 Each text is decoded greedily by the target alone, over the same service and chat template as any other text.
 A text that ends early keeps its end-of-generation id.
@@ -18,6 +18,8 @@ from typing import Any, Self
 
 # Spinning OpenMP threads take the core that the next operation needs. Inherited by the service.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+import typer
 
 from draftwire_edge.client import EdgeClient
 from draftwire_edge.config import load_settings
@@ -106,7 +108,7 @@ async def record_all(address: str, texts: Sequence[Recording]) -> tuple[ModelCar
     async with EdgeClient(settings) as client:
         for text in texts:
             recorded.append(await record(client, text))
-            print(_line(recorded[-1]), flush=True)
+            typer.echo(_line(recorded[-1]))
         return client.card, recorded
 
 
@@ -125,7 +127,7 @@ def _about() -> dict[str, Any]:
         "prompts": {"source": "Spec-Bench, first turns", "licence": "Apache-2.0"},
         "pair": PAIR,
         "target": {"file": target.name, "sha256": getattr(target, "sha256", None)},
-        "made_by": "python benchmarks/recordings.py --record",
+        "made_by": "python -m draftwire_sim.bench.recordings --record",
         "how": f"the target alone, greedily, at most {TOKENS} tokens, the target's chat template, dtype auto",
     }
 
@@ -154,7 +156,7 @@ def main() -> None:
     parser.add_argument("--record", action="store_true", help="write the file anew with the real target")
     texts = load_recordings()
     if not parser.parse_args().record:
-        print(*map(_line, texts), sep="\n")
+        typer.echo("\n".join(map(_line, texts)))
         return
     with running_service(PAIR, "", start=True) as address:
         write_recordings(*asyncio.run(record_all(address, texts)))
