@@ -12,6 +12,7 @@ from draftwire_edge.controller.explanation import Explanation
 from draftwire_edge.controller.formulas import (
     duplex_tpot_ms,
     lockstep_tpot_ms,
+    overtaking_chance,
     pipelined_tpot_ms,
     survival_bar,
     worth_drafting,
@@ -34,6 +35,8 @@ STALL_ROUND_TRIPS = 4.0
 #: Tokens without a verified guess after which one is made to see whether drafting pays again; doubles.
 FIRST_PROBE_TOKENS = 16
 MAX_PROBE_TOKENS = 128
+#: A branch that gets ahead of a filling cloud more rarely than this is not begun.
+LEAST_OVERTAKING = 0.02
 #: What evidence from another time counts.
 OLD_WEIGHT = 0.5
 
@@ -167,8 +170,15 @@ class Controller:
         mode = self.mode
         if not guesses and (mode is Mode.LOCKSTEP or self._untested_tokens >= self._probe_after):
             return True
+        if not guesses and mode is Mode.DUPLEX and self._never_overtakes():
+            return False
         survival = self._survival.of_next(guesses)
         return worth_drafting(survival, self._felt_draft_ms, self._verify.slope_ms, self.tpot_ms)
+
+    def _never_overtakes(self) -> bool:
+        """Whether a new branch would hardly ever be of use before the cloud has written its tokens."""
+        chance = overtaking_chance(self.alpha, self.draft_ms, self.rtt_ms, self._verify.ms(1))
+        return chance < LEAST_OVERTAKING
 
     @property
     def _felt_draft_ms(self) -> float:

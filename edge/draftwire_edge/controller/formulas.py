@@ -61,6 +61,24 @@ def pipelined_tpot_ms(alpha: float, draft_ms: float, rtt_ms: float, verify_ms: f
     return draft_ms + (1.0 - alpha) * (rtt_ms + verify_ms)
 
 
+def overtaking_chance(alpha: float, draft_ms: float, rtt_ms: float, alone_ms: float) -> float:
+    """α^k, k = (R + c_d) / (t_v(1) - c_d): chance that a new branch gets ahead of a cloud that fills.
+
+    The k-th draft of a branch arrives R + k·c_d after the text it starts from was committed; by then the
+    cloud has gone on for as long, one token in t_v(1). All drafts until they meet must be right. 0 where
+    the drafter is no faster than the cloud.
+
+    Args:
+        alpha: α, chance that one drafted token is accepted.
+        draft_ms: c_d.
+        rtt_ms: R.
+        alone_ms: t_v(1).
+    """
+    if draft_ms >= alone_ms:
+        return 0.0
+    return float(alpha ** ((rtt_ms + draft_ms) / (alone_ms - draft_ms)))
+
+
 def duplex_tpot_ms(pipelined_ms: float, alone_ms: float) -> float:
     """The smaller of pipelined and the cloud alone: an upper bound, since duplex is either of them at times.
 
