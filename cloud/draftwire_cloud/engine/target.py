@@ -19,6 +19,7 @@ from draftwire_cloud.engine.precision import DtypeName, pick_device, pick_dtype
 from draftwire_cloud.engine.shapes import ShapePolicy
 from draftwire_cloud.engine.slots import SlotStore
 from draftwire_cloud.engine.team import Team
+from draftwire_cloud.engine.tiles import tile_layers
 from draftwire_cloud.engine.weights import prepare
 
 WeightForm = Literal["auto", "plain"]
@@ -112,6 +113,8 @@ class Target:
         forms = prepare(model, team) if prepared else {}
         if not prepared:
             model.to(dtype)
+        if fixed_shapes and dtype != torch.float32 and model.device.type == "cpu":
+            forms = tile_layers(model)
         if fixed_shapes and dtype == torch.float32 and model._can_set_experts_implementation():  # noqa: SLF001  # transformers has no public question
             # The grouped product of float32 experts adds in an order that depends on all routed rows.
             model.set_experts_implementation("batched_mm")

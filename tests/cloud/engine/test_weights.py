@@ -88,13 +88,12 @@ def test_blocked_linear_is_the_float32_product_at_every_row_count() -> None:
     assert all(torch.equal(linear(x[:n].clone()), whole[:n]) for n in range(1, 41))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_agreeing_counts_of_plain_weights_hold_for_other_shapes(dtype: torch.dtype) -> None:
-    weight, x = torch.randn(300, 512).to(dtype), torch.randn(64, 512).to(dtype)
+def test_agreeing_counts_of_plain_weights_hold_for_other_shapes() -> None:
+    weight, x = torch.randn(300, 512), torch.randn(64, 512)
     whole = functional.linear(x, weight)
-    for n in plain_row_counts(dtype):
+    for n in plain_row_counts(torch.float32):
         assert torch.equal(functional.linear(x[:n].clone(), weight), whole[:n])
-    assert query_multiple(dtype) in (1, 2, 4, 8)
+    assert query_multiple(torch.float32) in (1, 2, 4, 8)
 
 
 class Small(nn.Module):
