@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from draftwire_protocol.proposal import Proposal
 from draftwire_protocol.sampling import Float32Array
@@ -45,6 +45,17 @@ class Guesser(Protocol):
 
 #: Asked after each guess with the block so far: is one more worth drafting?
 WantMore = Callable[[Sequence[Guess]], bool]
+
+
+@runtime_checkable
+class Interruptible(Protocol):
+    """A drafter that can drop what it is at."""
+
+    def interrupt(self) -> None:
+        """End the ``draft`` at hand with what it has; may be called from any thread, and be too late.
+
+        Reading (``prefill``) goes on: what was read is of use to the next draft.
+        """
 
 
 class Drafter(Protocol):

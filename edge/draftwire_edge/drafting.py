@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from draftwire_edge.branch import Branch
 from draftwire_edge.completion import completed
-from draftwire_edge.drafter import Drafter, Guess, WantMore
+from draftwire_edge.drafter import Drafter, Guess, Interruptible, WantMore
 from draftwire_edge.proposer import Proposer
 
 T = TypeVar("T")
@@ -80,6 +80,11 @@ class DrafterThread:
             return Guessed(guesses, clock() - started, drafter.model_seconds - model_before)
 
         return self._start(work)
+
+    def interrupt(self) -> None:
+        """Let the draft at hand end early, where the drafter can: nobody wants it any more."""
+        if isinstance(self._drafter, Interruptible):
+            self._drafter.interrupt()
 
     def _start(self, work: Callable[[], T]) -> asyncio.Future[T]:
         future = asyncio.get_running_loop().run_in_executor(self._thread, work)

@@ -219,6 +219,8 @@ class EdgeSession:
     def _commit(self, run: Run, verdict: Verdict, now: float) -> list[TokenEvent]:
         """Commit a verdict and plan what comes after it."""
         committed = run.commit(verdict, now)
+        if run.drafting is not None and run.drafting.branch is not run.branch and self._drafter is not None:
+            self._drafter.interrupt()  # its branch is dead, and the next one waits
         self._observe(run, verdict, committed, now)
         if run.mode is not run.asked_mode and verdict.mode is run.asked_mode:
             run.mode = run.asked_mode  # the cloud has heard of it, and waits for us now

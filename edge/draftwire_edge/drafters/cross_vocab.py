@@ -132,6 +132,10 @@ class CrossVocabDrafter:
         self._inner.draft(self._own_ids(context), translator, limit, lambda _: want_more(translator.guesses))
         return self._recut(translator.guesses)
 
+    def interrupt(self) -> None:
+        """End the draft at hand."""
+        self._inner.interrupt()
+
     def close(self) -> None:
         """Free the draft model."""
         self._inner.close()

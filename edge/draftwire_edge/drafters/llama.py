@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from draftwire_edge.drafter import Guess, Guesser, WantMore
-from draftwire_edge.drafters.llama_sequence import LlamaSequence
+from draftwire_edge.drafters.llama_sequence import InterruptedDecodeError, LlamaSequence
 from draftwire_edge.llama_model import LlamaModel
 from draftwire_edge.tokenizer import GgufTokenizer
 from draftwire_protocol.errors import DrafterError, NothingToWriteError, UserInputError
@@ -45,7 +45,7 @@ class LlamaCppDrafter:
         #: Seconds spent inside llama.cpp so far.
         self.model_seconds = 0.0
         self._lock = threading.Lock()
-        self._closed = False
+        self._closed = self._drafting = False
         self._model = LlamaModel(path, gpu_layers=gpu_layers)
         try:
             self.context_length = min(context_length, self._model.training_context or context_length)
@@ -80,16 +80,21 @@ class LlamaCppDrafter:
             limit = min(limit, self.context_length - len(context))
             if limit < 1 or not context:
                 return []
-            self._sequence.move_to(context)
-            proposer.begin(context)
             block: list[Guess] = []
             # A branch on which nothing may be written ends the block; the text need not come this way.
-            with suppress(NothingToWriteError):
+            with self._interruptible(), suppress(NothingToWriteError, InterruptedDecodeError):
+                self._sequence.move_to(context)
+                proposer.begin(context)
                 block.append(self._guess(proposer))
                 while len(block) < limit and want_more(block):
                     self._sequence.append([block[-1].token])
                     block.append(self._guess(proposer))
             return block
+
+    def interrupt(self) -> None:
+        """End the draft at hand at once, in the middle of a token; may be called from any thread."""
+        if self._drafting:
+            self._sequence.interrupt()
 
     def close(self) -> None:
         """Free the model and its cache; closing again does nothing."""
@@ -104,6 +109,17 @@ class LlamaCppDrafter:
 
     def _fits(self, context: Sequence[int]) -> bool:
         return 0 < len(context) <= self.context_length
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """What happens here may be interrupted; an interrupt that came too late has no effect."""
+        self._sequence.go_on()
+        self._drafting = True
+        try:
+            yield
+        finally:
+            self._drafting = False
+            self._sequence.go_on()
 
     @contextmanager
     def _owned(self) -> Iterator[None]:

@@ -18,8 +18,35 @@ from draftwire_protocol.sampling import Float32Array
 
 #: Most tokens of one llama_decode call.
 BATCH_TOKENS = 512
+#: llama_decode's answer when it was interrupted.
+_ABORTED = 2
 #: llama.cpp's batch is never longer than its context; the probe needs three tokens.
 _LEAST_CONTEXT = 64
+
+
+class InterruptedDecodeError(DrafterError):
+    """Somebody asked for the decode at hand to end; the store is as it was before."""
+
+
+class _Interrupt:
+    """A flag that llama.cpp looks at between the operations of a decode, without any Python in between.
+
+    llama.cpp calls a function with a pointer and stops when it says true. The C library's ``strlen`` says
+    0 of an empty string and 1 of a string of one byte.
+    """
+
+    def __init__(self, llama: Any) -> None:
+        strlen = ctypes.cast(ctypes.CDLL(None).strlen, ctypes.c_void_p).value
+        self.function: Any = llama.ggml_abort_callback(strlen)
+        self.text = ctypes.create_string_buffer(2)
+
+    def set(self) -> None:
+        """End the decode at hand."""
+        self.text[0] = b"!"
+
+    def clear(self) -> None:
+        """Let decodes run to their end."""
+        self.text[0] = b"\0"
 
 
 class LlamaSequence:
@@ -43,6 +70,10 @@ class LlamaSequence:
         self._context: Any = self._create(context_length, threads or default_threads())
         self._free_context = weakref.finalize(self, self._llama.llama_free, self._context)
         self._memory: Any = self._llama.llama_get_memory(self._context)
+        self._interrupt = _Interrupt(self._llama)
+        self._llama.llama_set_abort_callback(
+            self._context, self._interrupt.function, ctypes.addressof(self._interrupt.text)
+        )
         self._batch: Any = self._llama.llama_batch_init(BATCH_TOKENS, 0, 1)
         self._free_batch = weakref.finalize(self, self._llama.llama_batch_free, self._batch)
         self._prepare_batch()
@@ -146,10 +177,19 @@ class LlamaSequence:
             self.refused_removals += 1
             self.clear()
 
+    def interrupt(self) -> None:
+        """Let the decode at hand end with InterruptedDecodeError; may be called from any thread."""
+        self._interrupt.set()
+
+    def go_on(self) -> None:
+        """Take back an ``interrupt``."""
+        self._interrupt.clear()
+
     def append(self, ids: Sequence[int]) -> None:
         """Decode some more tokens, ``[n]``; leaves the logits after the last one.
 
         Raises:
+            InterruptedDecodeError: it was interrupted; chunks that were through stay.
             DrafterError: llama.cpp failed; the store is then empty.
         """
         for start in range(0, len(ids), BATCH_TOKENS):
@@ -168,6 +208,9 @@ class LlamaSequence:
         started = time.perf_counter()
         code = self._llama.llama_decode(self._context, self._batch)
         self.model_seconds += time.perf_counter() - started
+        if code == _ABORTED and self._llama.llama_memory_seq_rm(self._memory, 0, past, -1):
+            self._fresh = False
+            raise InterruptedDecodeError("the decode was interrupted")
         if code != 0:
             self.clear()
             raise DrafterError(with_reason(f"llama_decode returned {code} after {past} tokens"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from draftwire_edge.drafter import Drafter, Guess, WantMore
+from draftwire_edge.drafter import Drafter, Guess, Interruptible, WantMore
 from draftwire_edge.drafters.ngram import NgramDrafter
 from draftwire_edge.proposer import Proposer
 
@@ -54,6 +54,11 @@ class LookupFirstDrafter:
             longer, proposer, limit - len(copied), lambda block: want_more([*copied, *block])
         )
         return copied + guessed
+
+    def interrupt(self) -> None:
+        """End the draft at hand, if the model can."""
+        if isinstance(self._model, Interruptible):
+            self._model.interrupt()
 
     def close(self) -> None:
         """Free the model."""

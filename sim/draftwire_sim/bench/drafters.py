@@ -7,7 +7,7 @@ import random
 import threading
 from collections.abc import Sequence
 
-from draftwire_edge.drafter import Drafter, Guess, WantMore
+from draftwire_edge.drafter import Drafter, Guess, Interruptible, WantMore
 from draftwire_edge.proposer import Proposer
 
 
@@ -45,6 +45,11 @@ class LentDrafter:
         with self._lock:
             self._pin()
             return self._drafter.draft(context, proposer, limit, want_more)
+
+    def interrupt(self) -> None:
+        """As the lent one."""
+        if isinstance(self._drafter, Interruptible):
+            self._drafter.interrupt()
 
     def close(self) -> None:
         """Leave it open."""
@@ -85,6 +90,11 @@ class UselessDrafter:
         """As many guesses as the real one makes."""
         guesses = self._drafter.draft(context, proposer, limit, want_more)
         return [Guess(self._random.randrange(self._n_tokens), one.top_probability) for one in guesses]
+
+    def interrupt(self) -> None:
+        """As the real one."""
+        if isinstance(self._drafter, Interruptible):
+            self._drafter.interrupt()
 
     def close(self) -> None:
         """Close the real one."""

@@ -384,3 +384,51 @@ def _write_mamba(path: Path, width: int = 32, inner: int = 64, state: int = 4, r
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+class TestInterrupt:
+    def test_a_draft_ends_with_what_it_has_and_the_store_stays_right(
+        self, pair: TinyPair, drafter: LlamaCppDrafter
+    ) -> None:
+        def interrupting(block: Sequence[Guess]) -> bool:
+            if len(block) == 3:
+                drafter.interrupt()  # the decode that follows is stopped
+            return True
+
+        whole = _fresh_draft(pair, PROMPT, WARM, 8)
+        assert _tokens(drafter.draft(PROMPT, Proposer(WARM), 8, interrupting)) == _tokens(whole[:3])
+        assert drafter.refused_removals == 0
+        before = drafter.decoded_tokens
+        assert _tokens(drafter.draft(PROMPT, Proposer(WARM), 8, _always)) == _tokens(whole)
+        assert drafter.decoded_tokens <= before + 8  # nothing but the guesses was decoded again
+
+    def test_an_interrupt_that_comes_too_early_or_too_late_has_no_effect(
+        self, pair: TinyPair, drafter: LlamaCppDrafter
+    ) -> None:
+        whole = _fresh_draft(pair, PROMPT, PLAIN, 5)
+        drafter.interrupt()
+        drafter.prefill(PROMPT)
+        assert drafter.decoded_tokens == len(PROMPT)
+        drafter.interrupt()
+        assert _tokens(drafter.draft(PROMPT, GREEDY, 5, _always)) == _tokens(whole)
+
+    def test_a_decode_at_hand_is_stopped_from_another_thread(self, drafter: LlamaCppDrafter) -> None:
+        drafter.draft(PROMPT, GREEDY, 1, _always)
+        stopped = threading.Event()
+
+        def keep_interrupting() -> None:
+            while not stopped.is_set():
+                drafter.interrupt()
+                time.sleep(0.0005)
+
+        thread = threading.Thread(target=keep_interrupting)
+        thread.start()
+        try:
+            blocks = [drafter.draft(PROMPT, GREEDY, 600, _always) for _ in range(3)]
+        finally:
+            stopped.set()
+            thread.join()
+        assert min(len(block) for block in blocks) < 600
+        again = drafter.draft(PROMPT, GREEDY, 20, _always)
+        for block in blocks:
+            assert _tokens(block[:20]) == _tokens(again[: len(block)])
