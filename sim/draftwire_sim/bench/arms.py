@@ -12,6 +12,9 @@ FIXED_GAMMAS = (1, 2, 4, 8, 12, 16)
 CLOUD_ALONE = "cloud"
 #: The drafter stands next to the target, so drafts pay no round trip; the user still pays one.
 COLOCATED = "colocated"
+#: Duplex without the stop rule, as the event model computes it.
+WINDOW_GAMMA = 16
+WINDOW = f"duplex-{WINDOW_GAMMA}"
 AUTO, LOCKSTEP_AUTO, DUPLEX, PIPELINED = "auto", "lockstep-auto", "duplex", "pipelined"
 
 
@@ -44,6 +47,7 @@ def all_arms(gammas: tuple[int, ...] = FIXED_GAMMAS) -> list[Arm]:
         Arm(LOCKSTEP_AUTO, GammaPolicy(mode=Mode.LOCKSTEP)),
         Arm(PIPELINED, GammaPolicy(mode=Mode.PIPELINED)),
         Arm(DUPLEX, GammaPolicy(mode=Mode.DUPLEX)),
+        Arm(WINDOW, GammaPolicy(WINDOW_GAMMA, Mode.DUPLEX)),
         Arm(AUTO, GammaPolicy()),
         Arm("auto-balanced", GammaPolicy(prefer=Prefer.BALANCED)),
         Arm("auto-cost", GammaPolicy(prefer=Prefer.COST)),

@@ -114,7 +114,7 @@ def run(options: dict[str, Any]) -> dict[str, Any]:
     from draftwire_sim.bench.cloud import paced_cloud, real_cloud  # noqa: PLC0415  # keeps --help quick
     from draftwire_sim.bench.latency import Plan, measure  # noqa: PLC0415  # keeps --help quick
     from draftwire_sim.bench.recordings import PAIR, load_recordings  # noqa: PLC0415  # keeps --help quick
-    from draftwire_sim.bench.summary import summarise  # noqa: PLC0415  # keeps --help quick
+    from draftwire_sim.bench.summary import against_model, summarise  # noqa: PLC0415  # keeps --help quick
 
     draft_core, other_core = _cores()
     wanted = options["arms"] and options["arms"].split(",")
@@ -137,7 +137,8 @@ def run(options: dict[str, Any]) -> dict[str, Any]:
             os.sched_setaffinity(0, {other_core})  # this thread has the edge's event loop and the link
         measured = asyncio.run(measure(plan, address, lambda line: _screen.print(line, style="dim")))
     return {
-        "summary": summarise(measured.texts),
+        "summary": summarise(measured.texts)
+        | {"measured_vs_model": against_model(measured.texts, measured.modelled_ms)},
         "options": options,
         "draft_alone_ms": measured.draft_alone_ms,
         "machine": {"processor": _processor(), "cores": os.cpu_count(), "python": platform.python_version()},

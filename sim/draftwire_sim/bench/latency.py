@@ -18,13 +18,17 @@ from draftwire_edge.netem.conditions import Conditions
 from draftwire_edge.netem.relay import Relay
 from draftwire_edge.proposer import Proposer
 from draftwire_protocol.params import SamplingParams
-from draftwire_sim.bench.arms import CLOUD_ALONE, Arm, all_arms
+from draftwire_sim.bench.arms import CLOUD_ALONE, WINDOW, WINDOW_GAMMA, Arm, all_arms
 from draftwire_sim.bench.drafters import LentDrafter, UselessDrafter
+from draftwire_sim.bench.model_check import matches_of, modelled_ms
 from draftwire_sim.bench.recordings import Recording
 from draftwire_sim.bench.texts import Text, Writer
+from draftwire_sim.event_model import Turns
 
 #: Tokens of the text that warms an arm up; it is not counted.
 _WARM_UP_TOKENS = 8
+#: Time to read a token in a batch / c_d; measured as 0.11 on the machine of BENCHMARKS.md.
+_CATCH_UP = 0.11
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,8 @@ class Measured:
     texts: list[Text] = field(default_factory=list)
     #: c_d of the draft model writing by itself.
     draft_alone_ms: float = 0.0
+    #: R in ms -> of each text, the event model's time per token of ``WINDOW``.
+    modelled_ms: dict[float, list[float]] = field(default_factory=dict)
 
 
 async def measure(plan: Plan, cloud: str, show: Callable[[str], None]) -> Measured:
@@ -68,9 +74,18 @@ async def measure(plan: Plan, cloud: str, show: Callable[[str], None]) -> Measur
         useful = LentDrafter(with_model, plan.draft_core)
         drafter: Drafter = UselessDrafter(useful, len(pieces)) if plan.useless else useful
         measured.draft_alone_ms = await asyncio.to_thread(_draft_alone, useful, plan.recordings[0])
+        matches: list[list[bool]] = []
+        if any(arm.name == WINDOW for arm in plan.arms) and not plan.useless:
+            matches = await asyncio.to_thread(_all_matches, useful, plan)
         for rtt_ms in plan.rtts_ms:
             async with _writers(plan, cloud, rtt_ms, pieces, drafter) as writers:
                 await _measure_link(plan, writers, rtt_ms, measured, show)
+                if matches:
+                    window = next(writer for writer in writers if writer.arm.name == WINDOW)
+                    measured.modelled_ms[rtt_ms] = [
+                        modelled_ms(window.controller, Turns.DUPLEX, WINDOW_GAMMA, one, _CATCH_UP)
+                        for one in matches
+                    ]
     finally:
         with_model.close()
     return measured
@@ -83,6 +98,10 @@ def _draft_alone(drafter: Drafter, recording: Recording) -> float:
     started = time.perf_counter()
     drafter.draft(recording.prompt_ids, proposer, count, lambda _: True)
     return 1e3 * (time.perf_counter() - started) / count
+
+
+def _all_matches(drafter: Drafter, plan: Plan) -> list[list[bool]]:
+    return [matches_of(drafter, one, plan.tokens) for one in plan.recordings]
 
 
 @asynccontextmanager

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from draftwire_sim.bench.arms import CLOUD_ALONE, COLOCATED, LOCKSTEP_AUTO
+from draftwire_sim.bench.arms import CLOUD_ALONE, COLOCATED, LOCKSTEP_AUTO, WINDOW
 from draftwire_sim.bench.texts import Text
 
 #: mode -> round-trip time in ms, as JSON writes it -> figure.
@@ -76,6 +76,20 @@ def speedups(texts: Sequence[Text], base: dict[str, str]) -> Figures:
     return {arm: {rtt: round(median(all_), 4) for rtt, all_ in row.items()} for arm, row in ratios.items()}
 
 
+def against_model(texts: Sequence[Text], modelled_ms: Mapping[float, Sequence[float]]) -> dict[str, float]:
+    """Of each link, the median over texts of measured / modelled time per token of ``WINDOW``.
+
+    Args:
+        texts: all of them.
+        modelled_ms: R -> of each text, what the event model says.
+    """
+    ratios = {
+        rtt: [text.tpot_ms / model[text.prompt] for text in texts if (text.arm, text.rtt_ms) == (WINDOW, rtt)]
+        for rtt, model in modelled_ms.items()
+    }
+    return {f"{rtt:g}": round(median(row), 4) for rtt, row in ratios.items() if row}
+
+
 def _ratio(texts: Sequence[Text], name: str) -> float:
     """Sum of a count / tokens."""
     return float(sum(getattr(text, name) for text in texts) / sum(len(text.tokens) for text in texts))
@@ -94,6 +108,7 @@ ROWS = (
     LOCKSTEP_AUTO,
     "pipelined",
     "duplex",
+    WINDOW,
     "auto",
     "auto-balanced",
     "auto-cost",
