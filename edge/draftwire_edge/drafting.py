@@ -18,11 +18,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Guessed:
-    """Guesses, and the seconds they took: in all, and inside the model."""
+    """Guesses, and the seconds they took: in all, inside the model, and to read what came before."""
 
     guesses: list[Guess]
     seconds: float
     model_seconds: float
+    reading_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +32,8 @@ class Drafting:
 
     branch: Branch
     guessed: asyncio.Future[Guessed]
-    #: Whether its time is that of drafting alone.
-    counts: bool
+    #: Tokens that it reads first; a few cost no more than one, since they go in together.
+    missed: int
 
 
 class DrafterThread:
@@ -73,11 +74,13 @@ class DrafterThread:
         drafter, clock = self._drafter, self._clock
 
         def work() -> Guessed:
+            begun = clock()
             if reads_first:
                 drafter.prefill(context)
             started, model_before = clock(), drafter.model_seconds
             guesses = drafter.draft(context, proposer, limit, want_more)
-            return Guessed(guesses, clock() - started, drafter.model_seconds - model_before)
+            model_seconds = drafter.model_seconds - model_before
+            return Guessed(guesses, clock() - started, model_seconds, started - begun)
 
         return self._start(work)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from draftwire_edge.branch import Branch, Judged
 from draftwire_edge.controller import Plan
+from draftwire_edge.drafter import Guess
 from draftwire_edge.drafting import Drafting
 from draftwire_edge.generation import (
     ExplainEvent,
@@ -50,6 +52,8 @@ class Run:
     drafting: Drafting | None = None
     #: Whether the drafter has more to read than its last guess.
     drafter_behind: bool = True
+    #: Committed ids that the drafter has been given.
+    drafter_read: int = 0
     #: Whether the drafter has nothing to say until the text goes on.
     speechless: bool = False
     #: Whether this stream has had no verdict yet; the first one's forward pass reads the prompt.
@@ -118,6 +122,17 @@ class Run:
         logprobs = verdict.logprobs or [None] * len(ids)
         rows = zip(commit.ids, commit.texts, sources, logprobs, strict=True)
         return Committed([TokenEvent(*row) for row in rows], tested, sent_at)
+
+    def judge_late(self, branch: Branch, guesses: Sequence[Guess]) -> list[Judged]:
+        """What the text says of a guess that came after its branch had been overtaken.
+
+        Nothing, where the branch had a wrong guess: what follows that one says nothing of the drafter.
+        """
+        ids = self.ids
+        at = branch.end
+        if not guesses or at >= len(ids) or list(branch.ids) != ids[branch.start : at]:
+            return []
+        return [Judged(guesses[0], accepted=guesses[0].token == ids[at])]
 
     def _accepted(self, verdict: Verdict) -> tuple[int, ...]:
         """The drafted ids that the verdict keeps."""

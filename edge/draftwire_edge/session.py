@@ -12,7 +12,7 @@ from draftwire_edge.branch import Branch, proposals_of
 from draftwire_edge.channel import CloudChannel, DecodeStream
 from draftwire_edge.controller import Controller, Plan, Seen
 from draftwire_edge.drafter import Drafter, Guess
-from draftwire_edge.drafting import DrafterThread, Drafting
+from draftwire_edge.drafting import DrafterThread, Drafting, Guessed
 from draftwire_edge.generation import (
     DoneEvent,
     Event,
@@ -41,6 +41,9 @@ from draftwire_protocol.messages import (
     SetMode,
     Verdict,
 )
+
+#: Tokens that the drafter reads in about the time of one.
+_FEW_TOKENS = 4
 
 
 class EdgeSession:
@@ -298,6 +301,7 @@ class EdgeSession:
         if self._drafter is None:
             return
         in_block, behind = run.mode is Mode.LOCKSTEP, run.drafter_behind
+        missed = run.length - run.drafter_read if behind else 0
         guessed = self._drafter.guess(
             [*run.ids, *run.branch.ids],
             run.proposer,
@@ -305,7 +309,8 @@ class EdgeSession:
             self._wants_guess if in_block else lambda _: False,
             reads_first=behind,
         )
-        run.drafting, run.drafter_behind = Drafting(run.branch, guessed, in_block or not behind), False
+        run.drafting = Drafting(run.branch, guessed, missed)
+        run.drafter_behind, run.drafter_read = False, run.length
 
     async def _send_guesses(self, run: Run, stream: DecodeStream, drafting: Drafting) -> None:
         """Add what was guessed to the branch and send it; ids that the target does not have end it."""
@@ -317,9 +322,9 @@ class EdgeSession:
             return
         count = len(guessed.guesses)
         run.recorder.drafted(count, guessed.seconds, guessed.model_seconds)
-        if drafting.counts:
-            self._controller.observe_draft(count, 1e3 * guessed.seconds)
+        self._observe_draft(run, drafting, guessed)
         if drafting.branch is not run.branch or run.finish_reason is not None:
+            self._controller.observe_late(run.judge_late(drafting.branch, guessed.guesses))
             return
         known = [guess.token < self._card.n_tokens for guess in guessed.guesses]
         fitting = guessed.guesses[: (*known, False).index(False)]
@@ -329,6 +334,14 @@ class EdgeSession:
             return
         if fitting or run.mode is Mode.LOCKSTEP:
             await self._send(run, stream)
+
+    def _observe_draft(self, run: Run, drafting: Drafting, guessed: Guessed) -> None:
+        """Learn c_d, also from a guess that needed some reading first; a whole prompt says nothing of it."""
+        seconds = guessed.seconds
+        if drafting.missed and run.mode is not Mode.LOCKSTEP:
+            seconds += guessed.reading_seconds
+        if drafting.missed <= _FEW_TOKENS or run.mode is Mode.LOCKSTEP:
+            self._controller.observe_draft(len(guessed.guesses), 1e3 * seconds)
 
     async def _send(self, run: Run, stream: DecodeStream) -> None:
         """Send what is unsent of the branch; nothing at all asks for one token of the target."""

@@ -264,3 +264,16 @@ def test_in_duplex_a_drafter_that_became_good_drafts_again() -> None:
 def test_cost_waits_for_drafts_where_latency_fills() -> None:
     for prefer, mode in ((Prefer.COST, Mode.LOCKSTEP), (Prefer.LATENCY, Mode.DUPLEX)):
         assert Controller(GammaPolicy(prefer=prefer)).plan(100).mode is mode
+
+
+@pytest.mark.parametrize("prefer", list(Prefer))
+@pytest.mark.parametrize("mode", [None, *Mode])
+def test_every_controller_explains_itself_from_the_first_verdict_on(
+    mode: Mode | None, prefer: Prefer
+) -> None:
+    controller = Controller(GammaPolicy(mode=mode, prefer=prefer))
+    assert controller.explain(controller.plan(10)).predicted_ms == {}
+    controller.observe(World(0.8, 10, 50, 1, 30).fill())
+    shown = controller.explain(controller.plan(10))
+    assert set(shown.as_json()["predicted_ms"]) == {one.value for one in Mode}
+    assert shown.mode.value in shown.as_line()

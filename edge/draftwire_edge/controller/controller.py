@@ -189,6 +189,7 @@ class Controller:
     def explain(self, plan: Plan) -> Explanation:
         """The numbers behind a plan."""
         slope = self._verify.slope_ms
+        predictions = self.predictions() if self._verify.known else {}
         return Explanation(
             mode=plan.mode,
             reason="as asked for" if self._policy.mode else self._modes.reason,
@@ -200,7 +201,7 @@ class Controller:
             alpha=self.alpha,
             tpot_ms=self.tpot_ms,
             bar=survival_bar(self._felt_draft_ms, slope, self.tpot_ms),
-            predicted_ms={mode: cost.ms for mode, cost in self.predictions().items()},
+            predicted_ms={mode: cost.ms for mode, cost in predictions.items()},
         )
 
     def state(self) -> dict[str, Any]:
@@ -230,6 +231,11 @@ class Controller:
         if count:
             self._draft_ms.add(ms, count)
 
+    def observe_late(self, judged: Sequence[Judged]) -> None:
+        """Learn from a guess that came too late to be sent."""
+        self._survival.add(judged)
+        self._observe_probe(judged, 0)
+
     def observe_round_trip(self, ms: float) -> None:
         """Learn from a message and its answer, without the server's time."""
         self._rtt_ms.add(max(0.0, ms))
@@ -249,15 +255,15 @@ class Controller:
             self._last_gamma = seen.num_drafted or self._last_gamma
         else:
             self._empty_rounds = 0
-        self._observe_probe(seen)
+        self._observe_probe(seen.tested, seen.committed)
 
-    def _observe_probe(self, seen: Seen) -> None:
+    def _observe_probe(self, judged: Sequence[Judged], committed: int) -> None:
         """Count the tokens about which no guess was made; a failed probe doubles the wait for the next."""
-        if not seen.tested:
-            self._untested_tokens += seen.committed
+        if not judged:
+            self._untested_tokens += committed
             return
         if self._untested_tokens >= self._probe_after:
-            failed = not all(one.accepted for one in seen.tested)
+            failed = not all(one.accepted for one in judged)
             self._probe_after = min(2 * self._probe_after, MAX_PROBE_TOKENS) if failed else FIRST_PROBE_TOKENS
         self._untested_tokens = 0
 

@@ -27,7 +27,7 @@ class Explanation:
     tpot_ms: float
     #: A token is drafted while its prefix survives with at least this chance.
     bar: float
-    #: Time per token of each mode, by the formulas.
+    #: Time per token of each mode, by the formulas; empty before the first measurement.
     predicted_ms: Mapping[Mode, float]
 
     def as_json(self) -> dict[str, Any]:

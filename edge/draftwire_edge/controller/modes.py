@@ -11,11 +11,16 @@ from draftwire_protocol.messages import Mode
 #: A mode must be this much cheaper before it replaces the present one.
 HYSTERESIS = 0.05
 #: One never tried is given a try when the formula says that it costs at most this much more.
-CURIOSITY = 0.10
+CURIOSITY = 0.05
 #: Verdicts before a mode's own figures are trusted.
 TRIAL_VERDICTS = 4
 #: A round trip that has changed by this factor (and this many ms) makes figures worthless.
 LINK_FACTOR, LINK_MS = 1.5, 10.0
+#: A mode's figures are those of about its last twenty verdicts.
+_DECAY = 0.95
+#: Below this R, in ms, both ends may share a machine, and drafting beside a pass slows the pass down. On any
+#: longer link nothing is quicker than duplex, which never waits.
+SAME_MACHINE_MS = 5.0
 #: Tokens after which a mode that lost may be tried again; doubles each time it loses.
 FIRST_RETRY_TOKENS = 48
 MAX_RETRY_TOKENS = 768
@@ -34,8 +39,8 @@ class Cost:
 class _Tried:
     """What a mode has shown lately."""
 
-    ms: RatioOfSums = field(default_factory=lambda: RatioOfSums(decay=0.9))
-    passes: RatioOfSums = field(default_factory=lambda: RatioOfSums(decay=0.9))
+    ms: RatioOfSums = field(default_factory=lambda: RatioOfSums(_DECAY))
+    passes: RatioOfSums = field(default_factory=lambda: RatioOfSums(_DECAY))
     verdicts: int = 0
     rtt_ms: float = 0.0
     #: Tokens written since, in other modes, and how many of them make it worth another try.
@@ -44,7 +49,7 @@ class _Tried:
 
     def forget(self) -> None:
         """Start anew."""
-        self.ms, self.passes = RatioOfSums(decay=0.9), RatioOfSums(decay=0.9)
+        self.ms, self.passes = RatioOfSums(_DECAY), RatioOfSums(_DECAY)
         self.verdicts = 0
 
 
@@ -102,7 +107,8 @@ class ModeChoice:
             self._switch(again, "another try")
             return again
         alone = formulas[Mode.CLOUD].ms
-        scores = {mode: self._score(mode, formulas[mode], rtt_ms, alone) for mode in Mode if mode in allowed}
+        sensible = self._sensible(allowed, rtt_ms)
+        scores = {mode: self._score(mode, formulas[mode], rtt_ms, alone) for mode in Mode if mode in sensible}
         best = min(scores, key=lambda mode: scores[mode])
         present = scores.get(self.current)
         if present is None:
@@ -113,11 +119,21 @@ class ModeChoice:
             self.reason = "none is much cheaper"
         return self.current
 
+    def _sensible(self, allowed: Collection[Mode], rtt_ms: float) -> Collection[Mode]:
+        """The modes that could be the cheapest; where only time counts, waiting rarely is."""
+        if self._pass_weight or Mode.DUPLEX not in allowed:
+            return allowed
+        waiting = {Mode.LOCKSTEP} if rtt_ms < SAME_MACHINE_MS else set()
+        return {Mode.DUPLEX, Mode.CLOUD, *waiting}.intersection(allowed)
+
     def _worth_another_try(self, allowed: Collection[Mode]) -> Mode | None:
-        """A mode to leave the cloud alone for: there nothing is learnt of the link or the drafter."""
-        waiting = [mode for mode in Mode if mode in allowed and mode is not Mode.CLOUD]
-        ready = [m for m in waiting if self._tried[m].tokens_since >= self._tried[m].retry_after]
-        return min(ready, key=lambda mode: self._tried[mode].ms.value, default=None)
+        """A mode to leave the cloud alone for: there nothing is learnt of the link or the drafter.
+
+        Duplex where it is possible, since a try of it costs next to nothing.
+        """
+        mode = Mode.DUPLEX if Mode.DUPLEX in allowed else Mode.LOCKSTEP
+        tried = self._tried[mode]
+        return mode if mode in allowed and tried.tokens_since >= tried.retry_after else None
 
     def _on_trial(self, mode: Mode) -> bool:
         """Whether a mode has not shown yet what it can do; a single slow block is no evidence."""
@@ -132,7 +148,9 @@ class ModeChoice:
         if tried.verdicts >= TRIAL_VERDICTS and holds:
             ms, passes, keen = tried.ms.value, tried.passes.value, 1.0
         else:
-            ms, passes, keen = formula.ms, formula.passes, 1.0 - HYSTERESIS - CURIOSITY
+            # Nothing is to be found out about the cloud alone.
+            keen = 1.0 if mode is Mode.CLOUD else 1.0 - HYSTERESIS - CURIOSITY
+            ms, passes = formula.ms, formula.passes
         if self._pass_weight and mode is not Mode.CLOUD and ms * keen > (1.0 + HYSTERESIS) * alone_ms:
             return float("inf")  # cheap for the cloud, but slower than the cloud alone
         return keen * (ms / alone_ms + self._pass_weight * passes)
