@@ -97,6 +97,7 @@ class DrafterThread:
 
     async def close(self) -> None:
         """Free the drafter, once it has finished what it is at."""
+        self.interrupt()
         try:
             await completed(self._start(self._drafter.close))
         finally:

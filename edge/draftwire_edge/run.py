@@ -29,7 +29,7 @@ class Committed:
     """What a verdict added to the text."""
 
     tokens: list[TokenEvent]
-    tested: list[Judged]
+    judged: list[Judged]
     #: When the last draft that was judged had been sent, in seconds; None without one.
     sent_at: float | None
 
@@ -114,14 +114,14 @@ class Run:
         self.recorder.tokens(len(ids), now)
         sent_at = self._last_sent(verdict)
         before = self.branch
-        self.branch, tested = before.commit(ids)
+        self.branch, judged = before.commit(ids)
         # In lockstep the drafter misses at most two tokens, which belong to the cost of its first guess.
         if self.mode is not Mode.LOCKSTEP and self.branch is not before:
             self.drafter_behind = True
         self.awaits_verdict, self.speechless = bool(self.branch.sent_at), False
         logprobs = verdict.logprobs or [None] * len(ids)
         rows = zip(commit.ids, commit.texts, sources, logprobs, strict=True)
-        return Committed([TokenEvent(*row) for row in rows], tested, sent_at)
+        return Committed([TokenEvent(*row) for row in rows], judged, sent_at)
 
     def judge_late(self, branch: Branch, guesses: Sequence[Guess]) -> list[Judged]:
         """What the text says of a guess that came after its branch had been overtaken.

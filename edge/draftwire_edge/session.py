@@ -249,7 +249,7 @@ class EdgeSession:
         self._controller.observe(
             Seen(
                 mode=run.mode,
-                tested=committed.tested,
+                tested=committed.judged,
                 num_drafted=judged,
                 committed=count,
                 elapsed_ms=1e3 * (now - run.since),
