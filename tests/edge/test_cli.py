@@ -258,3 +258,21 @@ def test_standard_input_that_is_no_text_is_refused() -> None:
     finished = CliRunner().invoke(app, ["generate", "-"], input=b"caf\xe9")
     assert finished.exit_code == 2
     assert "PROMPT" in finished.output
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--mode", "sideways"], "--mode"),
+        (["--prefer", "speed"], "--prefer"),
+        (["--mode", "duplex", "--scheme", "block"], "Use --scheme coupled, or --mode lockstep"),
+        (["--mode", "pipelined", "--scheme", "rejection", "--temperature", "1"], "--mode"),
+        (["--drafter", "crystal-ball"], "--drafter"),
+    ],
+)
+def test_ways_to_take_turns_that_do_not_exist_or_go_together_are_refused(
+    options: list[str], says: str
+) -> None:
+    finished = CliRunner().invoke(app, ["generate", "Hello", *options])
+    assert finished.exit_code == 2
+    assert says in " ".join(finished.output.split())

@@ -1,0 +1,32 @@
+"""``draftwire bench``: found by the laptop's command, and clear about what is wrong."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from draftwire_sim.bench.cli import app
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--rtt-ms", "soon"], "--rtt-ms"),
+        (["--rtt-ms", "30,-1"], "--rtt-ms"),
+        (["--arms", "sideways"], "Choose among cloud, colocated, lockstep-1"),
+        (["--prompts", "0"], "--prompts"),
+        (["--target", "imaginary"], "--target"),
+    ],
+)
+def test_senseless_options_are_refused_by_name(options: list[str], says: str) -> None:
+    finished = CliRunner().invoke(app, ["latency", *options])
+    assert finished.exit_code == 2
+    assert says in " ".join(finished.output.split())
+
+
+def test_the_laptops_command_has_it() -> None:
+    command = Path(sys.executable).with_name("draftwire")
+    shown = subprocess.run([command, "bench", "--help"], capture_output=True, text=True, check=True)
+    assert "latency" in shown.stdout
