@@ -32,7 +32,7 @@ def refused(finished: Finished, *said: str) -> None:
         (("--gamma", "0"), ("--gamma", "--mode cloud")),
         (("--gamma", "-3"), ("--gamma", "at least 1")),
         (("--gamma", "many"), ("--gamma",)),
-        (("--mode", "duplex"), ("--mode",)),
+        (("--mode", "sideways"), ("--mode",)),
         (("--stop", ""), ("--stop", "empty")),
         (("--stop", "\udcff"), ("--stop", "UTF-8")),
         (("--system", "\udcff"), ("--system", "UTF-8")),
