@@ -26,23 +26,25 @@ class Lookahead:
         """Take in a block: the branch goes on, or a new one begins.
 
         Args:
-            draft: one whose branch is dead changes nothing.
+            draft: one whose branch is dead changes nothing, nor does one without tokens.
             length: of the committed text, prompt included.
 
         Raises:
-            StaleDraftError: it starts beyond both the text and the branch.
+            StaleDraftError: it starts beyond the text, or leaves a hole in its branch.
             ProtocolError: far more tokens than a window.
         """
         end = self._start + len(self._tokens)
-        if draft.epoch < self.epoch:
+        if draft.epoch < self.epoch or not draft.ids:
             return
         if self._begun and draft.epoch == self.epoch and draft.start <= end:
             self._tokens += draft.ids[end - draft.start :]  # what overlaps is a late copy
-        elif draft.start <= length:
+        elif draft.start <= length and not (self._begun and draft.epoch == self.epoch):
             self.epoch, self._start, self._tokens = draft.epoch, draft.start, list(draft.ids)
             self._begun = True
         else:
-            raise StaleDraftError(f"draft starts at {draft.start}, the text ends at {length}")
+            raise StaleDraftError(
+                f"draft starts at {draft.start}, the text ends at {length} and its branch at {end}"
+            )
         if len(self._tokens) > _MOST_TOKENS:
             raise ProtocolError(f"{len(self._tokens)} drafted tokens wait; at most {_MOST_TOKENS}")
 

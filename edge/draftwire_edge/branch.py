@@ -27,6 +27,8 @@ class Branch:
     guesses: list[Guess] = field(default_factory=list)
     #: When each was sent, in seconds.
     sent_at: list[float] = field(default_factory=list)
+    #: Whether anything was ever sent of it.
+    used: bool = False
 
     @property
     def end(self) -> int:
@@ -46,22 +48,32 @@ class Branch:
     def commit(self, ids: Sequence[int]) -> tuple[Branch, list[Judged]]:
         """The branch behind ``ids``, and what they say of the guesses.
 
-        Where all guesses agree with the text it is this very branch, shortened; where the text has gone
-        past it, an empty one of the same epoch; where one differs, an empty one of the next epoch.
+        Where all guesses agree with the text it is this very branch, shortened. Where one differs it is an
+        empty one, and where the text has gone past what was sent, one with the guesses that are left; either
+        has another epoch, since the cloud knows a branch by its epoch and takes none with a hole.
 
         Args:
             ids: committed at ``start`` and after it.
         """
-        tested: list[Judged] = []
+        judged: list[Judged] = []
         for token, guess in zip(ids, self.guesses, strict=False):
-            tested.append(Judged(guess, token == guess.token))
+            judged.append(Judged(guess, token == guess.token))
             if token != guess.token:
-                return Branch(self.epoch + 1, self.start + len(ids)), tested
-        if len(ids) > len(self.guesses):
-            return Branch(self.epoch, self.start + len(ids)), tested
+                return self._next(len(ids), []), judged
+        if len(ids) > len(self.sent_at):
+            return self._next(len(ids), self.guesses[len(ids) :]), judged
         del self.guesses[: len(ids)], self.sent_at[: len(ids)]
         self.start += len(ids)
-        return self, tested
+        return self, judged
+
+    def sent(self, count: int, now: float) -> None:
+        """``count`` more guesses are on their way, at ``now`` in seconds."""
+        self.sent_at += [now] * count
+        self.used = self.used or count > 0
+
+    def _next(self, count: int, guesses: list[Guess]) -> Branch:
+        """A branch ``count`` tokens on, of which nothing is sent yet."""
+        return Branch(self.epoch + self.used, self.start + count, guesses)
 
 
 def proposals_of(guesses: Sequence[Guess]) -> tuple[Proposal, ...]:

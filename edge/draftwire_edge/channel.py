@@ -63,7 +63,7 @@ class DecodeStream:
         self.bytes_down = 0
 
     async def send(self, message: EdgeMessage) -> None:
-        """Send one message.
+        """Send one message; nobody needs it any more where the cloud has ended the stream in good order.
 
         Raises:
             DraftwireError: as the status the stream ended with says.
@@ -73,7 +73,8 @@ class DecodeStream:
         try:
             await self._call.write(request)
         except _CALL_IS_OVER as error:
-            raise await self._reason() from error
+            if await self._call.code() is not grpc.StatusCode.OK:
+                raise await self._reason() from error
 
     async def receive(self) -> CloudMessage:
         """The next message.

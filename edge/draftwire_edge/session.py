@@ -323,6 +323,8 @@ class EdgeSession:
         count = len(guessed.guesses)
         run.recorder.drafted(count, guessed.seconds, guessed.model_seconds)
         self._observe_draft(run, drafting, guessed)
+        if run.mode is Mode.CLOUD:
+            return  # nobody wants it any more
         if drafting.branch is not run.branch or run.finish_reason is not None:
             self._controller.observe_late(run.judge_late(drafting.branch, guessed.guesses))
             return
@@ -350,7 +352,7 @@ class EdgeSession:
         ids = tuple(guess.token for guess in guesses)
         await stream.send(Draft(branch.epoch, branch.end - len(ids), ids, proposals_of(guesses)))
         run.sent_at, run.awaits_verdict = started, True
-        branch.sent_at += [started] * len(ids)
+        branch.sent(len(ids), started)
         if ids:
             run.recorder.sent_draft(stream.bytes_up - bytes_before)
         run.recorder.edge_work(self._clock() - started)

@@ -37,7 +37,7 @@ class Ends:
                 token = 1 if at in self.wrong else SCRIPT[at]
                 self.up.append(Draft(self.branch.epoch, self.branch.end, (token,)))
                 self.branch.guesses.append(Guess(token, 0.5))
-                self.branch.sent_at.append(0.0)
+                self.branch.sent(1, 0.0)
 
     def ask(self) -> None:
         """The edge has nothing to guess and nothing in flight."""
@@ -111,8 +111,9 @@ def test_a_dead_branch_costs_nothing_and_its_late_tokens_are_ignored() -> None:
 def test_a_gap_is_refused_and_so_is_a_flood() -> None:
     lookahead = Lookahead()
     lookahead.receive(Draft(0, 5, (1, 2)), 5)
-    with pytest.raises(StaleDraftError, match="starts at 9"):
-        lookahead.receive(Draft(0, 9, (1,)), 5)
+    for length in (5, 20):  # a hole is one, whatever the text has passed
+        with pytest.raises(StaleDraftError, match="starts at 9"):
+            lookahead.receive(Draft(0, 9, (1,)), length)
     for start in range(7, 257, 50):
         lookahead.receive(Draft(0, start, (1,) * 50), 5)
     with pytest.raises(ProtocolError, match="at most 256"):

@@ -10,7 +10,9 @@ IDS = st.lists(st.integers(0, 2), max_size=8)
 
 
 def branch_of(ids: list[int], sent: int) -> Branch:
-    return Branch(3, 10, [Guess(token, 0.5) for token in ids], [0.0] * sent)
+    branch = Branch(3, 10, [Guess(token, 0.5) for token in ids])
+    branch.sent(sent, 0.0)
+    return branch
 
 
 @given(IDS, st.lists(st.integers(0, 2), min_size=1, max_size=8), st.integers(0, 8))
@@ -23,8 +25,11 @@ def test_a_branch_lives_while_it_agrees_with_the_text(
     overlap = min(len(guesses), len(committed))
     agree = guesses[:overlap] == committed[:overlap]
     assert after.start == 10 + len(committed)
-    assert after.epoch == (3 if agree else 4)
-    assert (after is before) == (agree and len(guesses) >= len(committed))
+    lives = agree and sent >= len(committed)
+    assert (after is before) == lives
+    assert after.end - after.start == len(after.guesses)
+    # A branch of which nothing was sent needs no other epoch: the cloud never heard of it.
+    assert after.epoch == (3 if lives or not sent else 4)
     assert list(after.ids) == (guesses[len(committed) :] if agree else [])
     assert len(after.sent_at) == (max(0, sent - len(committed)) if agree else 0)
     # Judged up to the first one that differs, and that one.

@@ -28,7 +28,8 @@ def running(mode: Mode = Mode.DUPLEX) -> Run:
 def draft(run: Run, *tokens: int, sent: int | None = None) -> None:
     run.branch.guesses += [Guess(token, 0.5) for token in tokens]
     count = len(tokens) if sent is None else sent
-    run.branch.sent_at += [10.0 + len(run.branch.sent_at) + at for at in range(count)]
+    for _ in range(count):
+        run.branch.sent(1, 10.0 + len(run.branch.sent_at))
 
 
 def test_tokens_say_where_they_came_from_and_when_they_had_been_sent() -> None:

@@ -1,19 +1,20 @@
 """Pipelined and duplex write what the target alone writes, whoever is ahead of whom."""
 
 import asyncio
+import random
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 
 from draftwire_cloud.loading import LoadedTarget
-from draftwire_edge.controller import GammaPolicy
+from draftwire_edge.controller import Controller, GammaPolicy, Plan
 from draftwire_edge.drafter import Drafter, Guess, WantMore
 from draftwire_edge.drafters.llama import LlamaCppDrafter
 from draftwire_edge.drafters.ngram import NgramDrafter
-from draftwire_edge.generation import GenerationRequest
+from draftwire_edge.generation import DoneEvent, GenerationRequest
 from draftwire_edge.proposer import Proposer
 from draftwire_protocol.commit import FinishReason
 from draftwire_protocol.errors import ProtocolError
@@ -174,3 +175,46 @@ async def test_schemes_that_draw_refuse_to_draft_on(mode: Mode) -> None:
         drafter = ScriptedDrafter(SCRIPT, len(PROMPT))
         result = await edge.write(request, drafter, GammaPolicy())
         assert len(result.token_ids) == 20
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_drafts_that_cross_the_end_of_the_text_on_the_way_cost_nothing(mode: Mode) -> None:
+    loaded, _ = scripted(PIECES, SCRIPT, prompt_length=len(PROMPT))
+    async with serving(loaded) as server, connected(server, loaded) as edge:
+        for length in (*range(1, 12), *[7] * 60):
+            drafter = SlowDrafter(SCRIPT, len(PROMPT), seconds=0.0003 * (length % 4))
+            request = GenerationRequest(PROMPT, max_tokens=length)
+            result = await edge.write(request, drafter, GammaPolicy(8, mode))
+            assert list(result.token_ids) == SCRIPT[:length]
+
+
+class Flighty(Controller):
+    """Changes its mind about everything after every verdict."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(GammaPolicy())
+        self._random = random.Random(seed)
+
+    def plan(self, room: int, allowed: Collection[Mode] = tuple(Mode)) -> Plan:
+        return Plan(self._random.choice(list(allowed)), max(0, min(room, self._random.randrange(9))))
+
+    def want_more(self, guesses: Sequence[Guess]) -> bool:
+        return self._random.random() < 0.8
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_modes_may_change_at_every_verdict(seed: int) -> None:
+    loaded, target = scripted(PIECES, SCRIPT, prompt_length=len(PROMPT))
+    chance = random.Random(seed)
+    async with serving(loaded) as server, connected(server, loaded) as edge:
+        for _ in range(6):
+            target.seconds = chance.choice([0.0, 0.001, 0.004])
+            wrong = frozenset(chance.sample(range(50), chance.choice([0, 6, 25])))
+            seconds = chance.choice([0.0, 0.001, 0.004])
+            drafter = SlowDrafter(SCRIPT, len(PROMPT), wrong, 1, seconds=seconds)
+            request = GenerationRequest(PROMPT, max_tokens=50)
+            events = edge.events(request, drafter, GammaPolicy(), Flighty(chance.randrange(1000)))
+            async with asyncio.timeout(30):
+                done = [event async for event in events][-1]
+            assert isinstance(done, DoneEvent)
+            assert list(done.result.token_ids) == SCRIPT[:50]
