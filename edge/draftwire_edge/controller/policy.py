@@ -24,7 +24,7 @@ class Prefer(Enum):
     @property
     def draft_weight(self) -> float:
         """What drafting counts while the text does not wait for it: energy, not time."""
-        return {Prefer.LATENCY: 0.1, Prefer.BALANCED: 0.3, Prefer.COST: 1.0}[self]
+        return {Prefer.LATENCY: 0.03, Prefer.BALANCED: 0.3, Prefer.COST: 1.0}[self]
 
 
 @dataclass(frozen=True, slots=True)
