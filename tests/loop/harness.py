@@ -18,6 +18,7 @@ from draftwire_edge.proposer import Proposer
 from draftwire_edge.retry import RetryPolicy
 from draftwire_edge.session import EdgeSession
 from draftwire_protocol.messages import Mode
+from draftwire_sim.bench.drafters import LentDrafter
 
 QUICK_RETRY = RetryPolicy(first_wait_s=0.02, max_wait_s=0.2, deadline_s=20.0)
 CLOUD_ALONE = GammaPolicy(mode=Mode.CLOUD)
@@ -52,7 +53,7 @@ class Edge:
             self.channel,
             card,
             self.loaded.vocabulary.pieces,
-            None if drafter is None else Kept(drafter),
+            None if drafter is None else LentDrafter(drafter, None),
             controller or Controller(policy),
             QUICK_RETRY,
         )
@@ -80,33 +81,6 @@ async def connected(server: CloudServer, loaded: LoadedTarget) -> AsyncIterator[
     """An edge connected to a service."""
     async with CloudChannel(f"127.0.0.1:{server.port}") as channel:
         yield Edge(channel, loaded)
-
-
-class Kept:
-    """Lends a drafter to a session without letting it be closed: loading is what tests should not repeat."""
-
-    def __init__(self, drafter: Drafter) -> None:
-        self._drafter = drafter
-        self.name = drafter.name
-        self.context_length = drafter.context_length
-
-    @property
-    def model_seconds(self) -> float:
-        """As the lent one's."""
-        return self._drafter.model_seconds
-
-    def prefill(self, context: Sequence[int]) -> None:
-        """As the lent one's."""
-        self._drafter.prefill(context)
-
-    def draft(
-        self, context: Sequence[int], proposer: Proposer, limit: int, want_more: WantMore
-    ) -> list[Guess]:
-        """As the lent one's."""
-        return self._drafter.draft(context, proposer, limit, want_more)
-
-    def close(self) -> None:
-        """Leave it open."""
 
 
 @dataclass

@@ -15,7 +15,8 @@ from draftwire_edge.netem.conditions import Conditions
 from draftwire_edge.netem.relay import Relay
 from draftwire_protocol.messages import Mode
 from draftwire_protocol.params import SamplingParams
-from loop.harness import Edge, Kept, connected, serving
+from draftwire_sim.bench.drafters import LentDrafter
+from loop.harness import Edge, connected, serving
 
 POLICIES = {
     "lockstep": GammaPolicy(None, Mode.LOCKSTEP),
@@ -48,7 +49,7 @@ def requests(count: int) -> list[GenerationRequest]:
 async def test_any_link_carries_the_same_text(
     loaded: LoadedTarget, drafters: dict[str, LlamaCppDrafter], policy: str, link: str
 ) -> None:
-    drafter = LookupFirstDrafter(Kept(drafters["noisy"]), long_match=3)
+    drafter = LookupFirstDrafter(LentDrafter(drafters["noisy"], None), long_match=3)
     async with (
         serving(loaded) as server,
         connected(server, loaded) as near,

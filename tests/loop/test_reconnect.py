@@ -23,7 +23,8 @@ from draftwire_edge.session import EdgeSession
 from draftwire_protocol.errors import CloudUnavailableError, UserInputError
 from draftwire_protocol.messages import Mode
 from draftwire_protocol.params import SamplingParams
-from loop.harness import QUICK_RETRY, Edge, Kept, connected, serving
+from draftwire_sim.bench.drafters import LentDrafter
+from loop.harness import QUICK_RETRY, Edge, connected, serving
 from loop.relay import relaying
 
 REQUEST = GenerationRequest(tuple(range(60, 70)), SamplingParams(0.9, seed=4), max_tokens=60)
@@ -82,7 +83,7 @@ async def test_a_server_replaced_in_mid_text_is_replayed_to(
             card = await fetch_card(channel)
             pieces = loaded.vocabulary.pieces
             controller = Controller(GammaPolicy(3, Mode.LOCKSTEP))
-            drafter = Kept(drafters["noisy"])
+            drafter = LentDrafter(drafters["noisy"], None)
             session = EdgeSession(channel, card, pieces, drafter, controller, QUICK_RETRY)
             events = session.generate(REQUEST)
             ids = [event.token_id async for event in _until(events, 12)]

@@ -60,42 +60,24 @@ class LentDrafter:
             os.sched_setaffinity(0, {self._core})
 
 
-class UselessDrafter:
-    """Takes the time of a real drafter, is as sure of itself, and guesses at random.
+class UselessDrafter(LentDrafter):
+    """Takes the time of the lent drafter, is as sure of itself, and guesses at random.
 
     Args:
-        drafter: whose time and confidence.
+        drafter: whose time and confidence; stays open.
+        core: as for ``LentDrafter``.
         n_tokens: ids to guess among.
     """
 
-    def __init__(self, drafter: Drafter, n_tokens: int) -> None:
-        self._drafter = drafter
+    def __init__(self, drafter: Drafter, core: int | None, n_tokens: int) -> None:
+        super().__init__(drafter, core)
         self._n_tokens = n_tokens
         self._random = random.Random(0)  # noqa: S311  # no secret
         self.name = f"useless {drafter.name}"
-        self.context_length = drafter.context_length
-
-    @property
-    def model_seconds(self) -> float:
-        """As the real one's."""
-        return self._drafter.model_seconds
-
-    def prefill(self, context: Sequence[int]) -> None:
-        """As the real one's."""
-        self._drafter.prefill(context)
 
     def draft(
         self, context: Sequence[int], proposer: Proposer, limit: int, want_more: WantMore
     ) -> list[Guess]:
-        """As many guesses as the real one makes."""
-        guesses = self._drafter.draft(context, proposer, limit, want_more)
+        """As many guesses as the lent one makes."""
+        guesses = super().draft(context, proposer, limit, want_more)
         return [Guess(self._random.randrange(self._n_tokens), one.top_probability) for one in guesses]
-
-    def interrupt(self) -> None:
-        """As the real one."""
-        if isinstance(self._drafter, Interruptible):
-            self._drafter.interrupt()
-
-    def close(self) -> None:
-        """Close the real one."""
-        self._drafter.close()

@@ -72,7 +72,8 @@ async def measure(plan: Plan, cloud: str, show: Callable[[str], None]) -> Measur
     try:
         pieces = with_model.tokenizer.pieces
         useful = LentDrafter(with_model, plan.draft_core)
-        drafter: Drafter = UselessDrafter(useful, len(pieces)) if plan.useless else useful
+        useless = UselessDrafter(with_model, plan.draft_core, len(pieces))
+        drafter: Drafter = useless if plan.useless else useful
         measured.draft_alone_ms = await asyncio.to_thread(_draft_alone, useful, plan.recordings[0])
         matches: list[list[bool]] = []
         if any(arm.name == WINDOW for arm in plan.arms) and not plan.useless:
