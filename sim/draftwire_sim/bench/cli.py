@@ -25,6 +25,7 @@ app = typer.Typer(
 )  # fmt: skip
 _screen = Console(highlight=False, soft_wrap=True)
 _RTTS = "0,15,30,60,100,200,400"
+_QUICK_ARMS = "cloud,lockstep-2,lockstep-4,lockstep-auto,pipelined,duplex,auto"
 _VERSIONS = ("draftwire", "grpcio", "llama-cpp-python", "numpy", "torch", "transformers")
 
 
@@ -54,7 +55,9 @@ def latency(
     jitter_ms: Annotated[float, typer.Option(min=0, help="Jitter of the link.")] = 0.0,
     loss: Annotated[float, typer.Option(min=0, max=0.5, help="Share of packets lost.")] = 0.0,
     useless: Annotated[bool, typer.Option("--useless", help="Guess at random.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="2 texts of 48 tokens, R 0, 30 and 200.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One text of 48 tokens, fewer ways, R 0, 30, 200.")
+    ] = False,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write all figures.")
     ] = None,
@@ -75,11 +78,8 @@ def latency(
     """
     with errors_explained():
         if quick:
-            rtt_ms, prompts, tokens = (
-                ("0,30,200" if rtt_ms == _RTTS else rtt_ms),
-                min(prompts, 2),
-                min(tokens, 48),
-            )
+            rtt_ms = "0,30,200" if rtt_ms == _RTTS else rtt_ms
+            prompts, tokens, arms = 1, min(tokens, 48), arms or _QUICK_ARMS
         options = {
             "target": target.value, "rtts_ms": _numbers(rtt_ms), "prompts": prompts, "tokens": tokens,
             "arms": arms, "a_ms": a_ms, "b_ms": b_ms, "jitter_ms": jitter_ms, "loss": loss,
