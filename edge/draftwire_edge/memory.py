@@ -32,7 +32,7 @@ class ControllerMemory:
         blank = controller.state()
         try:
             controller.restore(json.loads(self.path.read_text(encoding="utf-8")))
-        except (OSError, KeyError, TypeError, ValueError, AttributeError):
+        except Exception:  # noqa: BLE001  # whatever is in a file, it must not stop a text
             controller.restore(blank, weight=1.0)
 
     def keep(self, controller: Controller) -> None:

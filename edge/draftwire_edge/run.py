@@ -21,7 +21,7 @@ from draftwire_edge.proposer import Proposer
 from draftwire_edge.recorder import Recorder
 from draftwire_protocol.commit import FinishReason, Transcript
 from draftwire_protocol.errors import ProtocolError
-from draftwire_protocol.messages import Mode, TokenLogprobs, Verdict
+from draftwire_protocol.messages import MAX_DRAFT_TOKENS, Mode, TokenLogprobs, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,8 @@ class Run:
     fresh: bool = True
     #: When the last Draft went out, and since when the edge has been working towards the next verdict.
     sent_at: float = 0.0
+    #: When the stream was opened.
+    opened_at: float = 0.0
     since: float = 0.0
     #: Set by the cloud when it ended the text for a reason of its own.
     ended: FinishReason | None = None
@@ -81,7 +83,7 @@ class Run:
 
     def reopen(self, plan: Plan, now: float) -> None:
         """A new stream begins at ``now``, in seconds: nothing is in flight."""
-        self.plan, self.sent_at = plan, now
+        self.plan, self.sent_at, self.opened_at = plan, now, now
         self.asked_mode = self.mode = plan.mode
         self.branch = Branch(0, self.length)
         self.awaits_verdict = self.fresh = self.drafter_behind = True
@@ -138,6 +140,8 @@ class Run:
         """The drafted ids that the verdict keeps."""
         count, branch = verdict.num_accepted, self.branch
         known = count == 0 or (verdict.epoch == branch.epoch and count <= len(branch.sent_at))
+        if not count <= verdict.num_drafted <= MAX_DRAFT_TOKENS:
+            raise ProtocolError(f"a verdict that keeps {count} of {verdict.num_drafted} drafted tokens")
         if verdict.start != self.length or not known:
             raise ProtocolError(
                 f"a verdict on {count} tokens of epoch {verdict.epoch} at {verdict.start} does not fit "

@@ -212,7 +212,7 @@ class EdgeSession:
                 return self._commit(run, message, now)
             case Opened() if run.mode.fills:
                 # Read at once there; in lockstep perhaps only after the drafter's own work.
-                round_trip_s = now - run.sent_at - message.prefill_us / 1e6
+                round_trip_s = now - run.opened_at - message.prefill_us / 1e6
                 run.recorder.round_trip(round_trip_s)
                 self._controller.observe_round_trip(1e3 * round_trip_s)
             case Opened() | Verdict():
@@ -283,7 +283,8 @@ class EdgeSession:
     async def _follow_mode(self, run: Run, stream: DecodeStream) -> None:
         """Tell the cloud of another mode; where it streams, it says itself when it begins to wait."""
         mode = run.plan.mode
-        if mode is run.asked_mode:
+        # One change at a time: the answer to the last one says where the cloud began to wait.
+        if mode is run.asked_mode or run.mode is not run.asked_mode:
             return
         await stream.send(SetMode(mode))
         self._tell_mode(run, mode)
@@ -328,8 +329,9 @@ class EdgeSession:
         if drafting.branch is not run.branch or run.finish_reason is not None:
             self._controller.observe_late(run.judge_late(drafting.branch, guessed.guesses))
             return
-        known = [guess.token < self._card.n_tokens for guess in guessed.guesses]
-        fitting = guessed.guesses[: (*known, False).index(False)]
+        known = [0 <= guess.token < self._card.n_tokens for guess in guessed.guesses]
+        room = self._card.max_draft_tokens - len(run.branch.guesses)
+        fitting = guessed.guesses[: min(room, (*known, False).index(False))]
         run.branch.guesses += fitting
         run.speechless = len(fitting) < max(count, 1)
         if run.mode is not run.asked_mode:

@@ -277,3 +277,48 @@ def test_every_controller_explains_itself_from_the_first_verdict_on(
     shown = controller.explain(controller.plan(10))
     assert set(shown.as_json()["predicted_ms"]) == {one.value for one in Mode}
     assert shown.mode.value in shown.as_line()
+
+
+def test_one_slow_pass_never_makes_a_time_negative() -> None:
+    fit = VerifyTime()
+    for _ in range(30):
+        fit.add(5, 50.0)
+    fit.add(9, 1000.0)
+    assert all(fit.ms(n) >= 0.0 for n in range(1, 65))
+
+
+def test_time_without_evidence_makes_nobody_forget() -> None:
+    controller = Controller(GammaPolicy(mode=Mode.DUPLEX))
+    guess = Guess(0, 0.5)
+    for index in range(200):
+        controller.observe_late([Judged(guess, accepted=index % 4 == 0)])
+    before = controller.alpha
+    for _ in range(128):
+        controller.observe(Seen(Mode.DUPLEX, [], 0, 1, 50.0, 50.0, 50.0))
+    assert controller.alpha == before
+    controller.observe_late([Judged(guess, accepted=True)])
+    assert controller.alpha < 0.4
+
+
+@pytest.mark.parametrize("allowed", [tuple(Mode), WAITING])
+def test_a_drafter_with_nothing_to_say_is_not_waited_for(allowed: tuple[Mode, ...]) -> None:
+    controller = Controller(GammaPolicy(prefer=Prefer.COST))
+    modes = []
+    for _ in range(12):
+        modes.append(controller.plan(100, allowed).mode)
+        controller.observe(Seen(modes[-1], [], 0, 1, 450.0, 50.0, 50.0, 450.0))
+    assert modes[0] is Mode.LOCKSTEP
+    assert modes[-1].fills
+
+
+def test_long_links_are_never_waited_on_where_time_is_all_that_counts() -> None:
+    controller = Controller(GammaPolicy())
+    controller.observe_draft(1, 20.0)
+    for _ in range(600):
+        assert controller.plan(100).mode.fills
+        controller.observe(Seen(controller.mode, [], 0, 1, 25.0, 25.0, 25.0))
+        controller.observe_round_trip(400.0)
+
+
+def test_a_fixed_mode_gives_way_where_it_is_not_possible() -> None:
+    assert Controller(GammaPolicy(mode=Mode.DUPLEX)).plan(10, WAITING).mode in WAITING

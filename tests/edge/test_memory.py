@@ -54,6 +54,10 @@ def test_another_pair_knows_nothing(tmp_path: Path, other: tuple[bytes, str]) ->
 def damaged() -> list[str]:
     whole = json.dumps(taught(accepted=True).state())
     endless = json.loads(whole) | {"draft_ms": [float("nan"), 1.0]}
+    huge = json.loads(whole) | {"verify": [1.0, 1e200, 1.0, 1.0, 1.0]}
+    slow = json.loads(whole) | {"draft_ms": [1e9, 1.0]}
+    sure, hollow = json.loads(whole), json.loads(whole)
+    sure["survival"]["alpha"], hollow["survival"]["alpha"] = [[500.0, 1.0]], []
     short = json.loads(whole) | {"verify": [1.0]}
     return [
         "",
@@ -65,10 +69,13 @@ def damaged() -> list[str]:
         json.dumps(endless),
         json.dumps(short),
         '{"survival": 7}',
+        *map(json.dumps, (huge, slow, sure, hollow)),
+        "[" * 100_000,
+        '{"survival": ' + "9" * 400 + "}",
     ]
 
 
-@pytest.mark.parametrize("text", damaged())
+@pytest.mark.parametrize("text", damaged(), ids=lambda text: text[:20])
 def test_a_damaged_file_means_that_nothing_is_known(tmp_path: Path, text: str) -> None:
     memory = ControllerMemory(b"target", "drafter", tmp_path)
     memory.path.parent.mkdir(parents=True, exist_ok=True)

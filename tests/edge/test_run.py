@@ -79,3 +79,11 @@ def test_what_follows_a_wrong_guess_says_nothing() -> None:
     old = run.branch
     run.commit(Verdict(0, 3, 0, (5, 6), Mode.DUPLEX), now=0.0)
     assert run.judge_late(old, [Guess(6, 0.5)]) == []
+
+
+@pytest.mark.parametrize("num_drafted", [0, 65, 200_000_000, 2**32 - 1])
+def test_a_cloud_that_says_it_judged_nonsense_is_refused(num_drafted: int) -> None:
+    run = running()
+    draft(run, 4, 5)
+    with pytest.raises(ProtocolError, match="keeps 1 of"):
+        run.commit(Verdict(0, 3, 1, (9,), Mode.DUPLEX, num_drafted=num_drafted), now=0.0)

@@ -17,7 +17,7 @@ from draftwire_edge.controller.formulas import (
     survival_bar,
     worth_drafting,
 )
-from draftwire_edge.controller.modes import Cost, ModeChoice
+from draftwire_edge.controller.modes import LEAST_MS, Cost, ModeChoice
 from draftwire_edge.controller.policy import GammaPolicy, Plan, Prefer
 from draftwire_edge.controller.survival import Survival
 from draftwire_edge.drafter import Guess
@@ -39,6 +39,8 @@ MAX_PROBE_TOKENS = 128
 LEAST_OVERTAKING = 0.02
 #: What evidence from another time counts.
 OLD_WEIGHT = 0.5
+#: No token takes a quarter of an hour.
+_SENSIBLE_MS = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,8 @@ class Controller:
             room: most tokens worth drafting, i.e. output tokens left minus one.
             allowed: modes that both ends and the scheme support.
         """
-        mode = self._policy.mode or self._choose(allowed)
+        fixed = self._policy.mode
+        mode = self._choose(allowed) if fixed is None or fixed not in allowed else fixed
         if mode is Mode.CLOUD:
             return Plan(Mode.CLOUD)
         return Plan(mode, max(0, min(room, self._limit(mode))))
@@ -126,15 +129,18 @@ class Controller:
     def _choose(self, allowed: Collection[Mode]) -> Mode:
         if self._modes.current not in allowed:
             self._modes.current = Mode.LOCKSTEP if Mode.LOCKSTEP in allowed else Mode.CLOUD
+        if self._empty_rounds >= MAX_EMPTY_ROUNDS and (filling := [one for one in allowed if one.fills]):
+            # The drafter has nothing to say: do not wait for it.
+            allowed = filling
+            if self._modes.current not in allowed:
+                self._modes.current = Mode.DUPLEX if Mode.DUPLEX in allowed else Mode.CLOUD
         if not self._verify.known or not self.draft_ms:
             return self._modes.current  # no idea yet what drafting costs
-        if self._empty_rounds >= MAX_EMPTY_ROUNDS:
-            allowed = [mode for mode in allowed if mode.fills]
         return self._modes.choose(self.predictions(), self.rtt_ms, allowed)
 
     def predictions(self) -> dict[Mode, Cost]:
         """What a token costs in each mode, by the formulas, with the present estimates."""
-        alone = self._verify.ms(1)
+        alone = max(self._verify.ms(1), LEAST_MS)
         gamma, lockstep = self._best_lockstep()
         pipelined = pipelined_tpot_ms(self.alpha, self.draft_ms, self.rtt_ms, self._verify.ms(2))
         duplex = duplex_tpot_ms(pipelined, alone)
@@ -225,6 +231,10 @@ class Controller:
         self._survival.restore(state["survival"], weight)
         self._draft_ms.restore(state["draft_ms"], weight)
         self._verify.restore(state["verify"], weight)
+        if not (
+            0.0 <= self.alpha <= 1.0 and self.draft_ms < _SENSIBLE_MS and self._verify.ms(1) < _SENSIBLE_MS
+        ):
+            raise ValueError("no such figures were ever measured")
 
     def observe_draft(self, count: int, ms: float) -> None:
         """Learn from ``count`` tokens drafted in ``ms``, model and choosing."""

@@ -112,7 +112,9 @@ class VerifyTime:
         prior = self._prior_slope * mean_t
         spread = self._nn - self._weight * mean_n**2
         covariance = self._nt - self._weight * mean_n * mean_t
-        return max(0.0, (covariance + self._prior_weight * prior) / (spread + self._prior_weight))
+        slope = (covariance + self._prior_weight * prior) / (spread + self._prior_weight)
+        # One slow pass must not make the line cross zero: a is never negative.
+        return min(max(0.0, slope), mean_t / mean_n if mean_n else 0.0)
 
     def ms(self, n: float) -> float:
         """t_v(n); 0 while nothing was seen."""

@@ -21,6 +21,8 @@ _DECAY = 0.95
 #: Below this R, in ms, both ends may share a machine, and drafting beside a pass slows the pass down. On any
 #: longer link nothing is quicker than duplex, which never waits.
 SAME_MACHINE_MS = 5.0
+#: What a token takes at least, in ms; costs are compared as ratios.
+LEAST_MS = 1e-3
 #: Tokens after which a mode that lost may be tried again; doubles each time it loses.
 FIRST_RETRY_TOKENS = 48
 MAX_RETRY_TOKENS = 768
@@ -106,7 +108,7 @@ class ModeChoice:
         if self.current is Mode.CLOUD and (again := self._worth_another_try(allowed)) is not None:
             self._switch(again, "another try")
             return again
-        alone = formulas[Mode.CLOUD].ms
+        alone = max(formulas[Mode.CLOUD].ms, LEAST_MS)
         sensible = self._sensible(allowed, rtt_ms)
         scores = {mode: self._score(mode, formulas[mode], rtt_ms, alone) for mode in Mode if mode in sensible}
         best = min(scores, key=lambda mode: scores[mode])

@@ -64,6 +64,8 @@ class Survival:
 
     def add(self, judged: Sequence[Judged]) -> None:
         """Take in what the target said of some guesses."""
+        if not judged:
+            return  # no evidence, and no reason to forget any
         self._alpha.add(sum(one.accepted for one in judged), len(judged))
         for one in judged:
             self._calibration[one.guess.source].add(one.guess.top_probability, accepted=one.accepted)
