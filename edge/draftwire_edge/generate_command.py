@@ -39,6 +39,10 @@ async def run_generate(job: GenerateJob) -> None:
             match event:
                 case TokenEvent() if not job.as_json:
                     show_token(event)
+                case ExplainEvent() if job.as_json:
+                    counts = {"num_drafted": event.num_drafted, "num_accepted": event.num_accepted}
+                    row = {"committed": event.committed, **counts, **event.explanation.as_json()}
+                    sys.stderr.write(json.dumps(row) + "\n")
                 case ExplainEvent():
                     seen = f"{event.num_accepted} of {event.num_drafted} accepted, {event.committed} written"
                     notes.print(f"\n{seen} · {event.explanation.as_line()}", style="dim")

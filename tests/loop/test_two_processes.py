@@ -60,6 +60,20 @@ async def test_text_goes_to_stdout_and_figures_to_stderr(endless_pair: TinyPair)
     assert "20 tokens" in plain.err
 
 
+async def test_explain_says_what_was_seen_and_decided_after_every_verdict(endless_pair: TinyPair) -> None:
+    async with service(endless_pair.target_folder) as cloud:
+        options = ("--max-tokens", "30", "--explain")
+        plain = await run("draftwire", *generate(endless_pair, cloud.address, *options))
+        as_json = await run("draftwire", *generate(endless_pair, cloud.address, *options, "--json"))
+    assert (plain.code, as_json.code) == (0, 0), plain.err + as_json.err
+    assert "accepted" in plain.err
+    assert "TPOT*" in plain.err
+    rows = [json.loads(line) for line in as_json.err.splitlines() if line.startswith("{")]
+    assert sum(row["committed"] for row in rows) == as_json.json["usage"]["completion_tokens"]
+    assert sum(row["num_accepted"] for row in rows) == as_json.json["timings"]["num_accepted_tokens"]
+    assert {row["mode"] for row in rows} <= {"duplex", "lockstep", "cloud"}
+
+
 async def test_a_killed_server_is_replayed_to_when_it_is_back(endless_pair: TinyPair) -> None:
     options = (
         "--temperature",
