@@ -2,8 +2,7 @@
 
 Three things must happen in this order, so they happen in one place:
 
-1. ``OMP_WAIT_POLICY=passive`` before the import. OpenMP's threads otherwise spin while they wait, and
-   with one busy neighbour a token that takes 30 ms then takes seconds.
+1. ``OMP_WAIT_POLICY=passive`` and a short ``GOMP_SPINCOUNT`` before the import (see ``_SPINS``).
 2. Our log callback right after it. The binding prints errors to stderr; here they are kept, so that an
    exception can quote the line that explains it.
 3. ``llama_backend_init``, once per process.
@@ -25,6 +24,12 @@ _INSTALL = """llama-cpp-python, which runs the draft model, {problem}. Install i
   CMAKE_ARGS="-DGGML_METAL=on" pip install --no-cache-dir 'llama-cpp-python>=0.3.36'    (Apple silicon)
   CMAKE_ARGS="-DGGML_CUDA=on" pip install --no-cache-dir 'llama-cpp-python>=0.3.36'     (NVIDIA)
 It is compiled on the spot: a C++ compiler and CMake must be there. On a Mac use an arm64 Python."""
+
+#: How long an OpenMP thread of llama.cpp looks for work before it sleeps, in turns of GNU's waiting loop
+#: (about 50 us). By default it spins for seconds, and with one busy neighbour a token that takes 30 ms then
+#: takes seconds; when it sleeps at once, waking it at each of the hundreds of barriers in a token costs
+#: more than a second thread gains (53 ms against 33 with this many turns, two threads, quiet machine).
+_SPINS = "1000"
 
 #: ggml_log_level of the lines worth quoting, and of the pieces that continue the line before.
 _LEVEL_ERROR, _LEVEL_CONTINUED = 4, 5
@@ -67,6 +72,7 @@ def llama_cpp() -> Any:
         DrafterError: it is not installed, or its library does not load; with the install lines.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)  # GNU's own name wins over the policy above
     try:
         module = importlib.import_module("llama_cpp")
     except ImportError as error:

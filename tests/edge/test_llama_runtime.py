@@ -42,21 +42,25 @@ def test_broken_library_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
         llama_cpp()
 
 
-def test_edge_modules_do_not_import_it_and_threads_wait_passively() -> None:
+@pytest.mark.parametrize("spins", [None, "7"])
+def test_edge_modules_do_not_import_it_and_threads_sleep_soon(spins: str | None) -> None:
     script = (
         "import sys, os\n"
         "import draftwire_edge.drafters.llama, draftwire_edge.tokenizer\n"
         "assert 'llama_cpp' not in sys.modules\n"
         "from draftwire_edge.llama_runtime import llama_cpp\n"
         "llama_cpp()\n"
-        "print(os.environ['OMP_WAIT_POLICY'])\n"
+        "print(os.environ['OMP_WAIT_POLICY'], os.environ['GOMP_SPINCOUNT'])\n"
     )
-    environment = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
+    ours = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    environment = {key: value for key, value in os.environ.items() if key not in ours}
+    if spins is not None:
+        environment["GOMP_SPINCOUNT"] = spins
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     done = subprocess.run(
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "passive\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"passive {spins or 1000}\n", "")
 
 
 def test_the_first_error_line_is_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
