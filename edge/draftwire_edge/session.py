@@ -21,7 +21,7 @@ from draftwire_edge.generation import (
     NoticeEvent,
     TokenEvent,
 )
-from draftwire_edge.mailbox import Mailbox
+from draftwire_edge.mailbox import Arrival, Mailbox
 from draftwire_edge.proposer import Proposer
 from draftwire_edge.recorder import Recorder
 from draftwire_edge.retry import Backoff, RetryPolicy
@@ -30,7 +30,6 @@ from draftwire_protocol.commit import Transcript
 from draftwire_protocol.errors import CloudUnavailableError, OverloadedError, UserInputError
 from draftwire_protocol.grammar import GrammarCompiler
 from draftwire_protocol.messages import (
-    CloudMessage,
     Draft,
     Finished,
     Mode,
@@ -154,7 +153,7 @@ class EdgeSession:
     async def _stream(self, run: Run) -> AsyncIterator[Event]:
         """One Decode stream, from Open to Finished."""
         stream = self._channel.decode()
-        mailbox = Mailbox(stream)
+        mailbox = Mailbox(stream, self._clock)
         try:
             # 1. Open with everything committed so far; the drafter reads the prompt meanwhile.
             await self._open(run, stream)
@@ -163,13 +162,14 @@ class EdgeSession:
                 await self._move(run, stream)
                 # 3. Wait for the cloud or the drafter, whichever has something first.
                 drafting = run.drafting
-                message = await mailbox.message_or(None if drafting is None else drafting.guessed)
+                arrival = await mailbox.message_or(None if drafting is None else drafting.guessed)
                 # 4. Commit a verdict, learn from it, show it, and see how to go on.
-                if message is not None:
-                    for token in (tokens := self._take_in(run, message)):
+                if arrival is not None:
+                    for token in (tokens := self._take_in(run, arrival)):
                         yield token
                     if tokens:
-                        run.since = self._clock()  # showing them took the user's time, not ours
+                        # Showing them took the user's time, not ours; a cloud that fills did not wait for it.
+                        run.since = arrival.at_s if run.mode.fills else self._clock()
                 # 5. Send what was guessed, unless its branch has died.
                 if drafting is not None and drafting.guessed.done():
                     await self._send_guesses(run, stream, drafting)
@@ -202,29 +202,29 @@ class EdgeSession:
             # Not awaited, so that the first token is shown as soon as it comes; a failure shows in drafting.
             self._drafter.read(run.ids)
 
-    def _take_in(self, run: Run, message: CloudMessage) -> list[TokenEvent]:
+    def _take_in(self, run: Run, arrival: Arrival) -> list[TokenEvent]:
         """What a message adds to the text."""
-        now = self._clock()
-        match message:
+        match message := arrival.message:
             case Finished():
                 run.ended = message.reason
             case Verdict() if message.start >= run.length:
-                return self._commit(run, message, now)
+                return self._commit(run, message, arrival.at_s)
             case Opened() if run.mode.fills:
-                # Read at once there; in lockstep perhaps only after the drafter's own work.
-                round_trip_s = now - run.opened_at - message.prefill_us / 1e6
+                # Answered at once there; in lockstep perhaps only after the drafter's own work.
+                round_trip_s = arrival.at_s - run.opened_at - message.prefill_us / 1e6
                 run.recorder.round_trip(round_trip_s)
                 self._controller.observe_round_trip(1e3 * round_trip_s)
             case Opened() | Verdict():
                 pass  # or a repeated answer
         return []
 
-    def _commit(self, run: Run, verdict: Verdict, now: float) -> list[TokenEvent]:
+    def _commit(self, run: Run, verdict: Verdict, arrived_at: float) -> list[TokenEvent]:
         """Commit a verdict and plan what comes after it."""
-        committed = run.commit(verdict, now)
+        started = self._clock()
+        committed = run.commit(verdict, arrived_at)
         if run.drafting is not None and run.drafting.branch is not run.branch and self._drafter is not None:
             self._drafter.interrupt()  # its branch is dead, and the next one waits
-        self._observe(run, verdict, committed, now)
+        self._observe(run, verdict, committed, arrived_at)
         if run.mode is not run.asked_mode and verdict.mode is run.asked_mode:
             run.mode = run.asked_mode  # the cloud has heard of it, and waits for us now
         run.plan = self._plan(run)
@@ -232,10 +232,10 @@ class EdgeSession:
             why = self._controller.explain(run.plan)
             shown = ExplainEvent(len(committed.tokens), verdict.num_drafted, verdict.num_accepted, why)
             run.notices.append(shown)
-        run.recorder.edge_work(self._clock() - now)
+        run.recorder.edge_work(self._clock() - started)
         return committed.tokens
 
-    def _observe(self, run: Run, verdict: Verdict, committed: Committed, now: float) -> None:
+    def _observe(self, run: Run, verdict: Verdict, committed: Committed, arrived_at: float) -> None:
         """Give the controller and the recorder what this verdict showed."""
         count, judged = len(committed.tokens), verdict.num_drafted
         counted = judged if run.finish_reason is None else min(judged, count)
@@ -243,7 +243,7 @@ class EdgeSession:
         if run.fresh:
             run.fresh = False
             return
-        wait_s = None if committed.sent_at is None else now - committed.sent_at
+        wait_s = None if committed.sent_at is None else arrived_at - committed.sent_at
         if wait_s is not None:
             run.recorder.round_trip(wait_s - verdict.timing.total_us / 1e6)
         self._controller.observe(
@@ -252,7 +252,7 @@ class EdgeSession:
                 tested=committed.judged,
                 num_drafted=judged,
                 committed=count,
-                elapsed_ms=1e3 * (now - run.since),
+                elapsed_ms=1e3 * max(0.0, arrived_at - run.since),
                 forward_ms=verdict.timing.forward_us / 1e3,
                 server_ms=verdict.timing.total_us / 1e3,
                 wait_ms=None if wait_s is None else 1e3 * wait_s,

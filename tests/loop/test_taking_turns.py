@@ -218,3 +218,18 @@ async def test_modes_may_change_at_every_verdict(seed: int) -> None:
                 done = [event async for event in events][-1]
             assert isinstance(done, DoneEvent)
             assert list(done.result.token_ids) == SCRIPT[:50]
+
+
+@pytest.mark.parametrize("mode", [*MODES, Mode.CLOUD])
+async def test_a_slow_reader_does_not_pass_for_a_slow_link(mode: Mode) -> None:
+    """R and TPOT* count from when messages come, not from when somebody takes them."""
+    loaded, _ = scripted(PIECES, SCRIPT, prompt_length=len(PROMPT))
+    policy, pause_s = GammaPolicy(4, mode), 0.06
+    controller, drafter = Controller(policy), ScriptedDrafter(SCRIPT, len(PROMPT))
+    async with serving(loaded) as server, connected(server, loaded) as edge:
+        request = GenerationRequest(PROMPT, max_tokens=20)
+        async for _ in edge.events(request, drafter, policy, controller):
+            await asyncio.sleep(pause_s)
+    assert controller.rtt_ms < 1e3 * pause_s / 2
+    if mode.fills:
+        assert controller.tpot_ms < 1e3 * pause_s / 2

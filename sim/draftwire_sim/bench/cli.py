@@ -55,6 +55,13 @@ def latency(
     jitter_ms: Annotated[float, typer.Option(min=0, help="Jitter of the link.")] = 0.0,
     loss: Annotated[float, typer.Option(min=0, max=0.5, help="Share of packets lost.")] = 0.0,
     useless: Annotated[bool, typer.Option("--useless", help="Guess at random.")] = False,
+    draft_threads: Annotated[
+        int, typer.Option(min=1, help="Threads of the draft model. With more than one nothing is pinned.")
+    ] = 1,
+    change: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="Changes of R within each text, SECONDS:MS, e.g. 1:300,3:10."),
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="One text of 48 tokens, fewer ways, R 0, 30, 200.")
     ] = False,
@@ -65,8 +72,9 @@ def latency(
 ) -> None:
     """Time per token against round-trip time, of every way to take turns, interleaved in one run.
 
-    The drafter is pinned to the first core, the service and the link to the second. Exit code 1 when any
-    text differs from what the target alone writes.
+    The drafter is pinned to the first core, the service and the link to the second. With --change,
+    `recovery_s` says how long after the last change an arm was again as fast as the cloud alone. Exit code 1
+    when any text differs from what the target alone writes.
 
     For example:
 
@@ -75,6 +83,8 @@ def latency(
     - `draftwire bench latency --rtt-ms 30,100 --prompts 4 --json latency.json --plot latency.png`
 
     - `draftwire bench latency --target real --rtt-ms 30`
+
+    - `draftwire bench latency --rtt-ms 10 --change 1:300,3:10 --arms cloud,duplex,auto`
     """
     with errors_explained():
         if quick:
@@ -83,7 +93,7 @@ def latency(
         options = {
             "target": target.value, "rtts_ms": _numbers(rtt_ms), "prompts": prompts, "tokens": tokens,
             "arms": arms, "a_ms": a_ms, "b_ms": b_ms, "jitter_ms": jitter_ms, "loss": loss,
-            "useless": useless,
+            "useless": useless, "draft_threads": draft_threads, "changes": _changes(change),
         }  # fmt: skip
         report = run(options)
         show(report)
@@ -107,6 +117,19 @@ def _numbers(text: str) -> list[float]:
     return numbers
 
 
+def _changes(text: str | None) -> list[tuple[float, float]]:
+    """Seconds and R in ms of each change, in order of time."""
+    try:
+        pairs = [one.split(":") for one in text.split(",")] if text else []
+        changes = sorted((float(at_s), float(rtt_ms)) for at_s, rtt_ms in pairs)
+    except ValueError as error:
+        problem = f"{text!r} is no list of SECONDS:MS"
+        raise UserInputError("--change", problem, "Write e.g. 1:300,3:10") from error
+    if any(at_s < 0 or rtt_ms < 0 for at_s, rtt_ms in changes):
+        raise UserInputError("--change", "a number below 0", "Write e.g. 1:300,3:10")
+    return changes
+
+
 def run(options: dict[str, Any]) -> dict[str, Any]:
     """Start the service, measure, summarise."""
     from draftwire_models.resolve import resolve_draft  # noqa: PLC0415  # keeps --help quick
@@ -114,9 +137,11 @@ def run(options: dict[str, Any]) -> dict[str, Any]:
     from draftwire_sim.bench.cloud import paced_cloud, real_cloud  # noqa: PLC0415  # keeps --help quick
     from draftwire_sim.bench.latency import Plan, measure  # noqa: PLC0415  # keeps --help quick
     from draftwire_sim.bench.recordings import PAIR, load_recordings  # noqa: PLC0415  # keeps --help quick
+    from draftwire_sim.bench.recovery import recoveries  # noqa: PLC0415  # keeps --help quick
     from draftwire_sim.bench.summary import against_model, summarise  # noqa: PLC0415  # keeps --help quick
 
-    draft_core, other_core = _cores()
+    # Several threads want all cores; then nothing is pinned.
+    draft_core, other_core = _cores() if options["draft_threads"] == 1 else (None, None)
     wanted = options["arms"] and options["arms"].split(",")
     arms = [arm for arm in all_arms() if not wanted or arm.name in wanted]
     if not arms:
@@ -125,7 +150,7 @@ def run(options: dict[str, Any]) -> dict[str, Any]:
     plan = Plan(
         resolve_draft(PAIR, argument="--pair"), tuple(options["rtts_ms"]),
         load_recordings()[: options["prompts"]], options["tokens"], arms, options["jitter_ms"],
-        options["loss"], draft_core, options["useless"],
+        options["loss"], draft_core, options["draft_threads"], options["useless"], options["changes"],
     )  # fmt: skip
     cloud: AbstractContextManager[str]
     if options["target"] == TargetKind.PACED.value:
@@ -138,7 +163,12 @@ def run(options: dict[str, Any]) -> dict[str, Any]:
         measured = asyncio.run(measure(plan, address, lambda line: _screen.print(line, style="dim")))
     return {
         "summary": summarise(measured.texts)
-        | {"measured_vs_model": against_model(measured.texts, measured.modelled_ms)},
+        | {"measured_vs_model": against_model(measured.texts, measured.modelled_ms)}
+        | (
+            {"recovery_s": recoveries(measured.texts, options["changes"][-1][0])}
+            if options["changes"]
+            else {}
+        ),
         "options": options,
         "draft_alone_ms": measured.draft_alone_ms,
         "machine": {"processor": _processor(), "cores": os.cpu_count(), "python": platform.python_version()},
@@ -172,5 +202,14 @@ def show(report: dict[str, Any]) -> None:
     for row in rows:
         shown.add_row(*row)
     _screen.print(shown)
+    for arm, by_rtt in report["summary"].get("recovery_s", {}).items():
+        figures = (
+            f"R {rtt}: {', '.join(_seconds(one) for one in seconds)}" for rtt, seconds in by_rtt.items()
+        )
+        _screen.print(f"as fast as the cloud alone again after the last change, {arm}: {'; '.join(figures)}")
     same = report["summary"]["identical"]
     _screen.print("every text is the target's" if same else "[red]DIFFERENT texts[/]")
+
+
+def _seconds(value: float | None) -> str:
+    return "not in this text" if value is None else f"{value:.2f} s"

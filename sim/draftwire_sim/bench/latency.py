@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from draftwire_edge.channel import CloudChannel
@@ -44,8 +44,11 @@ class Plan:
     loss: float = 0.0
     #: Core that the drafter runs on; None leaves that to the system.
     draft_core: int | None = 0
+    draft_threads: int = 1
     #: Random guesses instead of the draft model's.
     useless: bool = False
+    #: Changes of the link within each text: seconds from its begin, and R in ms from then on.
+    changes: Sequence[tuple[float, float]] = ()
 
 
 @dataclass(slots=True)
@@ -68,7 +71,7 @@ async def measure(plan: Plan, cloud: str, show: Callable[[str], None]) -> Measur
         show: told what is done.
     """
     measured = Measured()
-    with_model = LlamaCppDrafter(plan.draft_model, threads=1)
+    with_model = LlamaCppDrafter(plan.draft_model, threads=plan.draft_threads)
     try:
         pieces = with_model.tokenizer.pieces
         useful = LentDrafter(with_model, plan.draft_core)
@@ -79,8 +82,8 @@ async def measure(plan: Plan, cloud: str, show: Callable[[str], None]) -> Measur
         if any(arm.name == WINDOW for arm in plan.arms) and not plan.useless:
             matches = await asyncio.to_thread(_all_matches, useful, plan)
         for rtt_ms in plan.rtts_ms:
-            async with _writers(plan, cloud, rtt_ms, pieces, drafter) as writers:
-                await _measure_link(plan, writers, rtt_ms, measured, show)
+            async with _writers(plan, cloud, rtt_ms, pieces, drafter) as (writers, relay):
+                await _measure_link(plan, writers, relay, rtt_ms, measured, show)
                 if matches:
                     window = next(writer for writer in writers if writer.arm.name == WINDOW)
                     measured.modelled_ms[rtt_ms] = [
@@ -108,8 +111,8 @@ def _all_matches(drafter: Drafter, plan: Plan) -> list[list[bool]]:
 @asynccontextmanager
 async def _writers(
     plan: Plan, cloud: str, rtt_ms: float, pieces: Sequence[bytes], drafter: Drafter
-) -> AsyncIterator[list[Writer]]:
-    """A session for each arm, over the link or without it."""
+) -> AsyncIterator[tuple[list[Writer], Relay]]:
+    """A session for each arm, over the link or without it, and the link."""
     async with AsyncExitStack() as stack:
         conditions = Conditions(rtt_ms=rtt_ms, jitter_ms=plan.jitter_ms, loss=plan.loss)
         host, port = cloud.rsplit(":", 1)
@@ -121,11 +124,16 @@ async def _writers(
         writers = [Writer(arm, far if arm.remote else near, card, pieces, drafter) for arm in plan.arms]
         for writer in writers:
             stack.push_async_callback(writer.close)
-        yield writers
+        yield writers, relay
 
 
 async def _measure_link(
-    plan: Plan, writers: Sequence[Writer], rtt_ms: float, measured: Measured, show: Callable[[str], None]
+    plan: Plan,
+    writers: Sequence[Writer],
+    relay: Relay,
+    rtt_ms: float,
+    measured: Measured,
+    show: Callable[[str], None],
 ) -> None:
     for writer in writers:
         await _write(plan, writer, 0, rtt_ms, _WARM_UP_TOKENS)
@@ -133,7 +141,8 @@ async def _measure_link(
         # Each text begins with another arm, so that a slow minute does not always hit the same one.
         turn = prompt % len(writers)
         for writer in (*writers[turn:], *writers[:turn]):
-            measured.texts.append(await _write(plan, writer, prompt, rtt_ms, plan.tokens))
+            async with _changing(relay, plan.changes):
+                measured.texts.append(await _write(plan, writer, prompt, rtt_ms, plan.tokens))
         latest = {
             text.arm: text.tpot_ms
             for text in measured.texts
@@ -141,6 +150,23 @@ async def _measure_link(
         }
         alone = latest.get(CLOUD_ALONE, 0.0)
         show(f"R {rtt_ms:g} ms, text {prompt + 1} of {len(plan.recordings)}: " + _line(latest, alone))
+
+
+@asynccontextmanager
+async def _changing(relay: Relay, changes: Sequence[tuple[float, float]]) -> AsyncIterator[None]:
+    """Change the link at each stated moment, and back in the end."""
+    before, loop = relay.conditions, asyncio.get_running_loop()
+
+    def change(rtt_ms: float) -> None:
+        relay.conditions = replace(before, rtt_ms=rtt_ms)
+
+    timers = [loop.call_later(at_s, change, rtt_ms) for at_s, rtt_ms in changes]
+    try:
+        yield
+    finally:
+        for timer in timers:
+            timer.cancel()
+        relay.conditions = before
 
 
 def _line(tpot_ms: dict[str, float], alone_ms: float) -> str:

@@ -16,6 +16,8 @@ from draftwire_sim.bench.cli import app
         (["--rtt-ms", "soon"], "--rtt-ms"),
         (["--rtt-ms", "30,-1"], "--rtt-ms"),
         (["--arms", "sideways"], "Choose among cloud, colocated, lockstep-1"),
+        (["--change", "soon"], "--change"),
+        (["--change", "1:-3"], "--change"),
         (["--prompts", "0"], "--prompts"),
         (["--target", "imaginary"], "--target"),
     ],
