@@ -223,13 +223,15 @@ async def test_modes_may_change_at_every_verdict(seed: int) -> None:
 @pytest.mark.parametrize("mode", [*MODES, Mode.CLOUD])
 async def test_a_slow_reader_does_not_pass_for_a_slow_link(mode: Mode) -> None:
     """R and TPOT* count from when messages come, not from when somebody takes them."""
-    loaded, _ = scripted(PIECES, SCRIPT, prompt_length=len(PROMPT))
-    policy, pause_s = GammaPolicy(4, mode), 0.06
-    controller, drafter = Controller(policy), ScriptedDrafter(SCRIPT, len(PROMPT))
+    loaded, target = scripted(PIECES, SCRIPT, prompt_length=len(PROMPT))
+    target.seconds, pause_s = 0.05, 0.15
+    policy = GammaPolicy(4, mode)
+    controller, drafter = Controller(policy), ScriptedDrafter(SCRIPT, len(PROMPT), frozenset(range(60)), 1)
     async with serving(loaded) as server, connected(server, loaded) as edge:
-        request = GenerationRequest(PROMPT, max_tokens=20)
+        request = GenerationRequest(PROMPT, max_tokens=16)
         async for _ in edge.events(request, drafter, policy, controller):
             await asyncio.sleep(pause_s)
-    assert controller.rtt_ms < 1e3 * pause_s / 2
+    if mode.drafts_on:
+        assert controller.rtt_ms < 1e3 * (pause_s - target.seconds) / 2
     if mode.fills:
-        assert controller.tpot_ms < 1e3 * pause_s / 2
+        assert controller.tpot_ms >= 1e3 * target.seconds * 0.9
