@@ -46,7 +46,6 @@ RUN apt-get update \
 COPY --from=build /venv /venv
 ENV PATH=/venv/bin:$PATH \
     PYTHONUNBUFFERED=1 \
-    OMP_WAIT_POLICY=passive \
     DRAFTWIRE_CACHE_DIR=/var/cache/draftwire
 USER draftwire
 WORKDIR /var/lib/draftwire
