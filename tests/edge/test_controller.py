@@ -232,6 +232,26 @@ def test_measured_slowness_counts_even_when_the_model_predicts_speed() -> None:
     assert plan_of(controller).mode is Mode.CLOUD
 
 
+def test_on_one_machine_working_at_once_does_not_make_taking_turns_look_slow() -> None:
+    """There each model slows the other; lockstep is judged by what it would take by itself."""
+    controller = Controller(GammaPolicy())
+    world = World(0.7, 35.0, 200.0, 1.0, 1.0)
+    for _ in range(60):
+        plan = controller.plan(64)
+        if plan.mode is Mode.LOCKSTEP:
+            gamma = drafted(controller, confidence=world.alpha)
+            controller.observe_draft(gamma, gamma * world.draft_ms)
+            controller.observe(world.round(gamma))
+        else:
+            controller.observe_draft(1, 3 * world.draft_ms)
+            tested = [Judged(Guess(0, world.alpha), accepted=True)]
+            controller.observe(Seen(plan.mode, tested, 1, 2, 400.0, 390.0, 391.0, 392.0))
+    assert controller.plan(64).mode is Mode.LOCKSTEP
+    predictions = controller.predictions()
+    assert predictions[Mode.DUPLEX].ms > predictions[Mode.LOCKSTEP].ms
+    assert predictions[Mode.CLOUD].ms == pytest.approx(201.0, rel=0.02)
+
+
 def fill_until_the_next_guess(controller: Controller, *, right: bool) -> int:
     """Tokens that the cloud fills in duplex before a guess is wanted; then that guess is tested."""
     count = 0

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,12 +54,18 @@ def test_another_pair_knows_nothing(tmp_path: Path, other: tuple[bytes, str]) ->
 
 def damaged() -> list[str]:
     whole = json.dumps(taught(accepted=True).state())
-    endless = json.loads(whole) | {"draft_ms": [float("nan"), 1.0]}
-    huge = json.loads(whole) | {"verify": [1.0, 1e200, 1.0, 1.0, 1.0]}
-    slow = json.loads(whole) | {"draft_ms": [1e9, 1.0]}
+
+    def with_pace(**figures: list[float]) -> dict[str, Any]:
+        state: dict[str, Any] = json.loads(whole)
+        state["paces"]["apart"] |= figures
+        return state
+
+    endless = with_pace(draft_ms=[float("nan"), 1.0])
+    huge = with_pace(verify=[1.0, 1e200, 1.0, 1.0, 1.0])
+    slow = with_pace(draft_ms=[1e9, 1.0])
+    short = with_pace(verify=[1.0])
     sure, hollow = json.loads(whole), json.loads(whole)
     sure["survival"]["alpha"], hollow["survival"]["alpha"] = [[500.0, 1.0]], []
-    short = json.loads(whole) | {"verify": [1.0]}
     return [
         "",
         "{",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from draftwire_edge.branch import Judged
-from draftwire_edge.controller.estimators import RatioOfSums, RecentMedian, VerifyTime
+from draftwire_edge.controller.estimators import RecentMedian
 from draftwire_edge.controller.explanation import Explanation
 from draftwire_edge.controller.formulas import (
     duplex_tpot_ms,
@@ -18,6 +18,7 @@ from draftwire_edge.controller.formulas import (
     worth_drafting,
 )
 from draftwire_edge.controller.modes import LEAST_MS, Cost, ModeChoice
+from draftwire_edge.controller.pace import Paces
 from draftwire_edge.controller.policy import GammaPolicy, Plan, Prefer
 from draftwire_edge.controller.survival import Survival
 from draftwire_edge.drafter import Guess
@@ -39,8 +40,6 @@ MAX_PROBE_TOKENS = 128
 LEAST_OVERTAKING = 0.02
 #: What evidence from another time counts.
 OLD_WEIGHT = 0.5
-#: No token takes a quarter of an hour.
-_SENSIBLE_MS = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +74,7 @@ class Controller:
     def __init__(self, policy: GammaPolicy) -> None:
         self._policy = policy
         self._survival = Survival()
-        self._draft_ms = RatioOfSums(decay=0.9)
-        self._verify = VerifyTime()
+        self._paces = Paces()
         self._rtt_ms = RecentMedian()
         first = Mode.LOCKSTEP if policy.prefer is Prefer.COST else Mode.DUPLEX
         self._modes = ModeChoice(policy.mode or first, policy.prefer.pass_weight)
@@ -102,7 +100,7 @@ class Controller:
     @property
     def draft_ms(self) -> float:
         """c_d, time to draft one token."""
-        return self._draft_ms.value
+        return self._paces.draft_ms(self.mode)
 
     @property
     def tpot_ms(self) -> float:
@@ -111,7 +109,7 @@ class Controller:
 
     def verify_ms(self, n: int) -> float:
         """t_v(n), time of a forward pass over n tokens."""
-        return self._verify.ms(n)
+        return self._paces.verify(self.mode).ms(n)
 
     def plan(self, room: int, allowed: Collection[Mode] = tuple(Mode)) -> Plan:
         """How to go on.
@@ -134,15 +132,16 @@ class Controller:
             allowed = filling
             if self._modes.current not in allowed:
                 self._modes.current = Mode.DUPLEX if Mode.DUPLEX in allowed else Mode.CLOUD
-        if not self._verify.known or not self.draft_ms:
+        if not self._paces.known():
             return self._modes.current  # no idea yet what drafting costs
         return self._modes.choose(self.predictions(), self.rtt_ms, allowed)
 
     def predictions(self) -> dict[Mode, Cost]:
         """What a token costs in each mode, by the formulas, with the present estimates."""
-        alone = max(self._verify.ms(1), LEAST_MS)
+        alone = max(self._paces.verify(Mode.CLOUD).ms(1), LEAST_MS)
         gamma, lockstep = self._best_lockstep()
-        pipelined = pipelined_tpot_ms(self.alpha, self.draft_ms, self.rtt_ms, self._verify.ms(2))
+        draft_ms, verify = self._paces.draft_ms(Mode.PIPELINED), self._paces.verify(Mode.PIPELINED)
+        pipelined = pipelined_tpot_ms(self.alpha, draft_ms, self.rtt_ms, verify.ms(2))
         duplex = duplex_tpot_ms(pipelined, alone)
         return {
             Mode.CLOUD: Cost(alone, 1.0),
@@ -155,8 +154,9 @@ class Controller:
     def _best_lockstep(self) -> tuple[int, float]:
         """The best γ of lockstep, and its time per token."""
         fixed = self._policy.gamma
+        draft_ms, verify = self._paces.draft_ms(Mode.LOCKSTEP), self._paces.verify(Mode.LOCKSTEP)
         costs = {
-            gamma: lockstep_tpot_ms(gamma, self.alpha, self.draft_ms, self.rtt_ms, self._verify.ms(gamma + 1))
+            gamma: lockstep_tpot_ms(gamma, self.alpha, draft_ms, self.rtt_ms, verify.ms(gamma + 1))
             for gamma in ((fixed,) if fixed else range(1, MAX_DRAFT_TOKENS + 1))
         }
         best = min(costs, key=lambda gamma: costs[gamma])
@@ -179,11 +179,12 @@ class Controller:
         if not guesses and mode is Mode.DUPLEX and self._never_overtakes():
             return False
         survival = self._survival.of_next(guesses)
-        return worth_drafting(survival, self._felt_draft_ms, self._verify.slope_ms, self.tpot_ms)
+        slope_ms = self._paces.verify(mode).slope_ms
+        return worth_drafting(survival, self._felt_draft_ms, slope_ms, self.tpot_ms)
 
     def _never_overtakes(self) -> bool:
         """Whether a new branch would hardly ever be of use before the cloud has written its tokens."""
-        chance = overtaking_chance(self.alpha, self.draft_ms, self.rtt_ms, self._verify.ms(1))
+        chance = overtaking_chance(self.alpha, self.draft_ms, self.rtt_ms, self.verify_ms(1))
         return chance < LEAST_OVERTAKING
 
     @property
@@ -194,15 +195,15 @@ class Controller:
 
     def explain(self, plan: Plan) -> Explanation:
         """The numbers behind a plan."""
-        slope = self._verify.slope_ms
-        predictions = self.predictions() if self._verify.known else {}
+        slope = self._paces.verify(plan.mode).slope_ms
+        predictions = self.predictions() if self._verdicts else {}
         return Explanation(
             mode=plan.mode,
             reason="as asked for" if self._policy.mode else self._modes.reason,
             limit=plan.limit,
             rtt_ms=self.rtt_ms,
             draft_ms=self.draft_ms,
-            verify_a_ms=self._verify.ms(0),
+            verify_a_ms=self.verify_ms(0),
             verify_b_ms=slope,
             alpha=self.alpha,
             tpot_ms=self.tpot_ms,
@@ -212,11 +213,7 @@ class Controller:
 
     def state(self) -> dict[str, Any]:
         """What is known of the two models, for ``restore``; nothing of the link, which may be another."""
-        return {
-            "survival": self._survival.state(),
-            "draft_ms": self._draft_ms.state(),
-            "verify": self._verify.state(),
-        }
+        return {"survival": self._survival.state(), "paces": self._paces.state()}
 
     def restore(self, state: Mapping[str, Any], weight: float = OLD_WEIGHT) -> None:
         """Take up what was learnt another time with the same pair; new evidence soon outweighs it.
@@ -229,17 +226,14 @@ class Controller:
             KeyError, TypeError, ValueError: it is no such state.
         """
         self._survival.restore(state["survival"], weight)
-        self._draft_ms.restore(state["draft_ms"], weight)
-        self._verify.restore(state["verify"], weight)
-        if not (
-            0.0 <= self.alpha <= 1.0 and self.draft_ms < _SENSIBLE_MS and self._verify.ms(1) < _SENSIBLE_MS
-        ):
+        self._paces.restore(state["paces"], weight)
+        if not 0.0 <= self.alpha <= 1.0:
             raise ValueError("no such figures were ever measured")
 
     def observe_draft(self, count: int, ms: float) -> None:
         """Learn from ``count`` tokens drafted in ``ms``, model and choosing."""
         if count:
-            self._draft_ms.add(ms, count)
+            self._paces.measured(self.mode).draft.add(ms, count)
 
     def observe_late(self, judged: Sequence[Judged]) -> None:
         """Learn from a guess that came too late to be sent."""
@@ -254,7 +248,7 @@ class Controller:
         """Learn from a verdict."""
         self._verdicts += 1
         self._survival.add(seen.tested)
-        self._verify.add(seen.num_drafted + 1, seen.forward_ms)
+        self._paces.measured(seen.mode).verify.add(seen.num_drafted + 1, seen.forward_ms)
         if seen.wait_ms is not None:
             self.observe_round_trip(seen.wait_ms - seen.server_ms)
         self._modes.observe(

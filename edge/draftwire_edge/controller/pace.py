@@ -1,0 +1,70 @@
+"""How fast both models are: while one waits for the other, and while both work at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from draftwire_edge.controller.estimators import RatioOfSums, VerifyTime
+from draftwire_protocol.messages import Mode
+
+#: No token takes a quarter of an hour.
+_SENSIBLE_MS = 1e6
+
+
+class Pace:
+    """c_d and t_v(n) under the same conditions."""
+
+    def __init__(self) -> None:
+        self.draft = RatioOfSums(decay=0.9)
+        self.verify = VerifyTime()
+
+    def state(self) -> dict[str, Any]:
+        """What was seen, for ``restore``."""
+        return {"draft_ms": self.draft.state(), "verify": self.verify.state()}
+
+    def restore(self, state: Mapping[str, Any], weight: float) -> None:
+        """Take up ``weight`` of what was seen another time; KeyError, TypeError, ValueError if it is none."""
+        self.draft.restore(state["draft_ms"], weight)
+        self.verify.restore(state["verify"], weight)
+        if self.draft.value >= _SENSIBLE_MS or self.verify.ms(1) >= _SENSIBLE_MS:
+            raise ValueError("no such figures were ever measured")
+
+
+class Paces:
+    """One pace for modes in which the ends take turns, one for those in which they work at once.
+
+    On one machine, or one short of power, each slows the other down: figures measured in duplex would make
+    lockstep look slow there, and those of lockstep would make duplex look quick.
+    """
+
+    def __init__(self) -> None:
+        self._of = {False: Pace(), True: Pace()}
+
+    def known(self) -> bool:
+        """Whether both models were measured, in whatever mode."""
+        both = self._of.values()
+        return any(pace.verify.known for pace in both) and any(pace.draft.value > 0.0 for pace in both)
+
+    def measured(self, mode: Mode) -> Pace:
+        """Where measurements made in ``mode`` belong."""
+        return self._of[mode.drafts_on]
+
+    def draft_ms(self, mode: Mode) -> float:
+        """c_d in ``mode``; measured in the other kind of mode as long as there is nothing better."""
+        own, other = self._of[mode.drafts_on], self._of[not mode.drafts_on]
+        return own.draft.value or other.draft.value
+
+    def verify(self, mode: Mode) -> VerifyTime:
+        """t_v in ``mode``; measured in the other kind of mode as long as there is nothing better."""
+        own, other = self._of[mode.drafts_on], self._of[not mode.drafts_on]
+        return (own if own.verify.known else other).verify
+
+    def state(self) -> dict[str, Any]:
+        """What was seen, for ``restore``."""
+        return {"apart": self._of[False].state(), "at_once": self._of[True].state()}
+
+    def restore(self, state: Mapping[str, Any], weight: float) -> None:
+        """Take up ``weight`` of what was seen another time; KeyError, TypeError, ValueError if it is none."""
+        self._of[False].restore(state["apart"], weight)
+        self._of[True].restore(state["at_once"], weight)
