@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -62,6 +63,14 @@ class ExplainEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceFigures:
+    """Guesses of one source that the text came to, and how many of them it agreed with."""
+
+    num_judged: int
+    num_accepted: int
+
+
+@dataclass(frozen=True, slots=True)
 class Timings:
     """Figures of one generation; times in ms, sizes in bytes of payload."""
 
@@ -86,6 +95,8 @@ class Timings:
     draft_bytes_per_token: float
     #: Tokens that the drafter guessed, also those that no forward pass came to judge.
     num_guessed_tokens: int
+    #: Of the draft model ("model") and of copies of earlier text ("lookup"), where they guessed.
+    by_source: Mapping[str, SourceFigures]
 
     @property
     def acceptance_rate(self) -> float | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from draftwire_edge.generation import Timings
+from draftwire_edge.branch import Judged
+from draftwire_edge.generation import SourceFigures, Timings
 from draftwire_protocol.messages import Usage, Verdict
 
 
@@ -26,6 +27,7 @@ class Recorder:
         self._draft_s = self._draft_bytes = 0.0
         self._drafted = 0
         self._round_trips_s: list[float] = []
+        self._by_source: dict[str, SourceFigures] = {}
         self.bytes_up = self.bytes_down = 0
 
     def tokens(self, count: int, now: float) -> None:
@@ -41,6 +43,13 @@ class Recorder:
         self._drafted += count
         self._draft_s += seconds
         self._edge_other_s += seconds - model_seconds
+
+    def judged(self, guesses: Sequence[Judged]) -> None:
+        """The text has reached these guesses, or passed them."""
+        for one in guesses:
+            before = self._by_source.get(one.guess.source, SourceFigures(0, 0))
+            accepted = before.num_accepted + one.accepted
+            self._by_source[one.guess.source] = SourceFigures(before.num_judged + 1, accepted)
 
     def sent_draft(self, num_bytes: int) -> None:
         """A Draft message of this size went out."""
@@ -98,6 +107,7 @@ class Recorder:
             cloud_overhead_ms=_ratio(1e3 * self._cloud_other_s, self._rounds),
             draft_bytes_per_token=_ratio(self._draft_bytes, self._drafted),
             num_guessed_tokens=self._drafted,
+            by_source=dict(self._by_source),
         )
 
 

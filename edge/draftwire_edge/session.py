@@ -240,6 +240,7 @@ class EdgeSession:
         count, judged = len(committed.tokens), verdict.num_drafted
         counted = judged if run.finish_reason is None else min(judged, count)
         run.recorder.verdict(verdict, counted, read_prompt=run.fresh)
+        run.recorder.judged(committed.judged)
         if run.fresh:
             run.fresh = False
             return
@@ -327,7 +328,9 @@ class EdgeSession:
         if run.mode is Mode.CLOUD:
             return  # nobody wants it any more
         if drafting.branch is not run.branch or run.finish_reason is not None:
-            self._controller.observe_late(run.judge_late(drafting.branch, guessed.guesses))
+            late = run.judge_late(drafting.branch, guessed.guesses)
+            run.recorder.judged(late)
+            self._controller.observe_late(late)
             return
         known = [0 <= guess.token < self._card.n_tokens for guess in guessed.guesses]
         room = self._card.max_draft_tokens - len(run.branch.guesses)
