@@ -32,7 +32,7 @@ It is compiled on the spot: a C++ compiler and CMake must be there. On a Mac use
 #: two busy processes. "active" keeps GNU's library from looking for less long when the process has more
 #: OpenMP threads than cores, as it has when two of ours ever called llama.cpp; KMP_BLOCKTIME is LLVM's
 #: library, for which "active" alone would mean for ever. A GOMP_SPINCOUNT of the user's leaves all as it is.
-_WAIT_SHORTLY = {"GOMP_SPINCOUNT": "1000", "OMP_WAIT_POLICY": "active", "KMP_BLOCKTIME": "0"}
+_WAIT_SHORTLY = {"GOMP_SPINCOUNT": "1000", "OMP_WAIT_POLICY": "active"}
 
 #: ggml_log_level of the lines worth quoting, and of the pieces that continue the line before.
 _LEVEL_ERROR, _LEVEL_CONTINUED = 4, 5
@@ -76,6 +76,7 @@ def llama_cpp() -> Any:
     """
     if "GOMP_SPINCOUNT" not in os.environ:
         os.environ.update(_WAIT_SHORTLY)
+        os.environ.setdefault("KMP_BLOCKTIME", "0")
     try:
         module = importlib.import_module("llama_cpp")
     except ImportError as error:

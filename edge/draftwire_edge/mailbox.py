@@ -30,8 +30,8 @@ class Mailbox:
     def __init__(self, stream: DecodeStream, clock: Callable[[], float]) -> None:
         self._stream = stream
         self._clock = clock
-        self._kept: asyncio.Queue[Arrival | Exception] = asyncio.Queue()
-        self._next: asyncio.Task[Arrival | Exception] | None = None
+        self._kept: asyncio.Queue[Arrival | BaseException] = asyncio.Queue()
+        self._next: asyncio.Task[Arrival | BaseException] | None = None
         self._reader = asyncio.ensure_future(self._read_all())
 
     async def _read_all(self) -> None:
@@ -39,14 +39,17 @@ class Mailbox:
             while True:
                 message = await self._stream.receive()
                 self._kept.put_nowait(Arrival(message, self._clock()))
-        except Exception as error:  # noqa: BLE001  # raised where the message is asked for
+        except BaseException as error:  # raised again where a message is asked for
             self._kept.put_nowait(error)
+            if not isinstance(error, Exception):
+                raise
 
     async def message_or(self, other: asyncio.Future[Any] | None) -> Arrival | None:
         """The next message; None when ``other`` is done first.
 
         Raises:
             DraftwireError: as the status the stream ended with says.
+            CancelledError: the stream was cancelled.
         """
         if self._next is None:
             self._next = asyncio.ensure_future(self._kept.get())
@@ -56,7 +59,7 @@ class Mailbox:
         if not self._next.done():
             return None
         arrival, self._next = self._next.result(), None
-        if isinstance(arrival, Exception):
+        if isinstance(arrival, BaseException):
             raise arrival
         return arrival
 

@@ -46,7 +46,7 @@ def test_broken_library_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     ("given", "found"),
     [
         ({}, "1000 active 0"),
-        ({"OMP_WAIT_POLICY": "passive"}, "1000 active 0"),
+        ({"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "5"}, "1000 active 5"),
         ({"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "7"}, "7 passive None"),
     ],
 )

@@ -17,7 +17,7 @@ from draftwire_edge.drafters.ngram import NgramDrafter
 from draftwire_edge.generation import DoneEvent, GenerationRequest
 from draftwire_edge.proposer import Proposer
 from draftwire_protocol.commit import FinishReason
-from draftwire_protocol.errors import ProtocolError
+from draftwire_protocol.errors import DraftwireError, ProtocolError
 from draftwire_protocol.messages import Mode, Open, Scheme, SetMode
 from draftwire_protocol.params import SamplingParams
 from loop.harness import Edge, ScriptedDrafter, connected, serving
@@ -220,9 +220,9 @@ async def test_modes_may_change_at_every_verdict(seed: int) -> None:
             assert list(done.result.token_ids) == SCRIPT[:50]
 
 
-@pytest.mark.parametrize("mode", [*MODES, Mode.CLOUD])
-async def test_a_slow_reader_does_not_pass_for_a_slow_link(mode: Mode) -> None:
-    """R and TPOT* count from when messages come, not from when somebody takes them."""
+@pytest.mark.parametrize("mode", [Mode.DUPLEX, Mode.CLOUD])
+async def test_a_slow_reader_does_not_make_the_cloud_look_fast(mode: Mode) -> None:
+    """TPOT* counts from when messages come, not from when somebody takes them: then some wait already."""
     loaded, target = scripted(PIECES, SCRIPT, prompt_length=len(PROMPT))
     target.seconds, pause_s = 0.05, 0.15
     policy = GammaPolicy(4, mode)
@@ -231,7 +231,21 @@ async def test_a_slow_reader_does_not_pass_for_a_slow_link(mode: Mode) -> None:
         request = GenerationRequest(PROMPT, max_tokens=16)
         async for _ in edge.events(request, drafter, policy, controller):
             await asyncio.sleep(pause_s)
-    if mode.drafts_on:
-        assert controller.rtt_ms < 1e3 * (pause_s - target.seconds) / 2
-    if mode.fills:
-        assert controller.tpot_ms >= 1e3 * target.seconds * 0.9
+    assert controller.tpot_ms >= 1e3 * target.seconds * 0.9
+
+
+async def test_a_channel_that_is_closed_in_mid_text_ends_the_text() -> None:
+    loaded, target = scripted(PIECES, SCRIPT, prompt_length=len(PROMPT))
+    target.seconds = 0.05
+    async with serving(loaded) as server:
+        async with connected(server, loaded) as edge:
+            request = GenerationRequest(PROMPT, max_tokens=50)
+            events = edge.events(request, None, GammaPolicy(mode=Mode.CLOUD))
+            await anext(events)
+
+        async def rest() -> None:
+            async for _ in events:
+                pass
+
+        with pytest.raises((asyncio.CancelledError, DraftwireError)):
+            await asyncio.wait_for(rest(), timeout=10)
