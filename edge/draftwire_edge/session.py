@@ -257,6 +257,7 @@ class EdgeSession:
                 forward_ms=verdict.timing.forward_us / 1e3,
                 server_ms=verdict.timing.total_us / 1e3,
                 wait_ms=None if wait_s is None else 1e3 * wait_s,
+                queue_ms=verdict.timing.queue_us / 1e3,
             )
         )
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from draftwire_edge.branch import Judged
 from draftwire_edge.controller import Controller, GammaPolicy, Plan, Prefer, Seen
-from draftwire_edge.controller.estimators import RatioOfSums, VerifyTime
+from draftwire_edge.controller.estimators import RatioOfSums, RecentMedian, VerifyTime
 from draftwire_edge.controller.formulas import lockstep_tpot_ms, worth_drafting
 from draftwire_edge.controller.survival import CalibratedAcceptance
 from draftwire_edge.drafter import Guess
@@ -297,6 +297,37 @@ def test_every_controller_explains_itself_from_the_first_verdict_on(
     shown = controller.explain(controller.plan(10))
     assert set(shown.as_json()["predicted_ms"]) == {one.value for one in Mode}
     assert shown.mode.value in shown.as_line()
+
+
+def test_a_busy_cloud_makes_rounds_longer_and_pays_for_longer_drafts() -> None:
+    """A wait for others' passes is paid once a round, like R."""
+    quiet, busy = (Controller(GammaPolicy(mode=Mode.LOCKSTEP)) for _ in range(2))
+    world = World(0.9, 10.0, 50.0, 1.0, 5.0)
+    for _ in range(60):
+        seen = world.round(4)
+        for controller, queue_ms in ((quiet, 0.0), (busy, 200.0)):
+            controller.observe_draft(4, 40.0)
+            waits = replace(
+                seen,
+                elapsed_ms=seen.elapsed_ms + queue_ms,
+                server_ms=seen.server_ms + queue_ms,
+                wait_ms=(seen.wait_ms or 0.0) + queue_ms,
+                queue_ms=queue_ms,
+            )
+            controller.observe(waits)
+    assert busy.rtt_ms == pytest.approx(quiet.rtt_ms)
+    slower = busy.predictions()[Mode.CLOUD].ms - quiet.predictions()[Mode.CLOUD].ms
+    assert slower == pytest.approx(200.0)
+    assert busy.predictions()[Mode.LOCKSTEP].passes < quiet.predictions()[Mode.LOCKSTEP].passes
+    assert busy.explain(busy.plan(64)).queue_ms == pytest.approx(200.0)
+
+
+def test_jitter_is_the_median_distance_from_the_round_trip() -> None:
+    trips = RecentMedian()
+    assert trips.spread == 0.0
+    for ms in (30.0, 32.0, 29.0, 900.0, 30.0):
+        trips.add(ms)
+    assert (trips.value, trips.spread) == (30.0, 1.0)
 
 
 def test_one_slow_pass_never_makes_a_time_negative() -> None:

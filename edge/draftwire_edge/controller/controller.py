@@ -60,6 +60,8 @@ class Seen:
     server_ms: float
     #: From sending the last draft that was judged to having the verdict; None where there was none.
     wait_ms: float | None = None
+    #: Of the time in the cloud, the wait before the forward pass.
+    queue_ms: float = 0.0
 
 
 class Controller:
@@ -138,7 +140,7 @@ class Controller:
 
     def predictions(self) -> dict[Mode, Cost]:
         """What a token costs in each mode, by the formulas, with the present estimates."""
-        alone = max(self._paces.verify(Mode.CLOUD).ms(1), LEAST_MS)
+        alone = max(self._paces.verify(Mode.CLOUD).ms(1) + self._paces.queue_ms(Mode.CLOUD), LEAST_MS)
         gamma, lockstep = self._best_lockstep()
         draft_ms, verify = self._paces.draft_ms(Mode.PIPELINED), self._paces.verify(Mode.PIPELINED)
         pipelined = pipelined_tpot_ms(self.alpha, draft_ms, self.rtt_ms, verify.ms(2))
@@ -155,8 +157,9 @@ class Controller:
         """The best γ of lockstep, and its time per token."""
         fixed = self._policy.gamma
         draft_ms, verify = self._paces.draft_ms(Mode.LOCKSTEP), self._paces.verify(Mode.LOCKSTEP)
+        queue_ms = self._paces.queue_ms(Mode.LOCKSTEP)
         costs = {
-            gamma: lockstep_tpot_ms(gamma, self.alpha, draft_ms, self.rtt_ms, verify.ms(gamma + 1))
+            gamma: lockstep_tpot_ms(gamma, self.alpha, draft_ms, self.rtt_ms, queue_ms + verify.ms(gamma + 1))
             for gamma in ((fixed,) if fixed else range(1, MAX_DRAFT_TOKENS + 1))
         }
         best = min(costs, key=lambda gamma: costs[gamma])
@@ -202,6 +205,8 @@ class Controller:
             reason="as asked for" if self._policy.mode else self._modes.reason,
             limit=plan.limit,
             rtt_ms=self.rtt_ms,
+            jitter_ms=self._rtt_ms.spread,
+            queue_ms=self._paces.queue_ms(plan.mode),
             draft_ms=self.draft_ms,
             verify_a_ms=self.verify_ms(0),
             verify_b_ms=slope,
@@ -248,7 +253,9 @@ class Controller:
         """Learn from a verdict."""
         self._verdicts += 1
         self._survival.add(seen.tested)
-        self._paces.measured(seen.mode).verify.add(seen.num_drafted + 1, seen.forward_ms)
+        pace = self._paces.measured(seen.mode)
+        pace.verify.add(seen.num_drafted + 1, seen.forward_ms)
+        pace.queue.add(seen.queue_ms, 1)
         if seen.wait_ms is not None:
             self.observe_round_trip(seen.wait_ms - seen.server_ms)
         self._modes.observe(

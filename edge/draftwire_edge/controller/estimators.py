@@ -61,6 +61,12 @@ class RecentMedian:
         """The median; 0 while nothing was seen."""
         return median(self._values) if self._values else 0.0
 
+    @property
+    def spread(self) -> float:
+        """Median distance from the median: of round trips, their jitter; 0 while nothing was seen."""
+        middle = self.value
+        return median(abs(value - middle) for value in self._values) if self._values else 0.0
+
 
 class VerifyTime:
     """t_v(n) = a + b·n fitted to the server's own figures by fading least squares, in ms.

@@ -19,6 +19,10 @@ class Explanation:
     #: Most tokens drafted and not verified.
     limit: int
     rtt_ms: float
+    #: Median distance of the last round trips from R.
+    jitter_ms: float
+    #: Wait in the cloud before a forward pass.
+    queue_ms: float
     draft_ms: float
     #: t_v(n) = a + b·n.
     verify_a_ms: float
@@ -41,8 +45,8 @@ class Explanation:
         """For a terminal."""
         predicted = ", ".join(f"{mode.value} {ms:.0f}" for mode, ms in self.predicted_ms.items())
         return (
-            f"R {self.rtt_ms:.0f} ms · c_d {self.draft_ms:.1f} "
-            f"· t_v {self.verify_a_ms:.0f}+{self.verify_b_ms:.1f}n · α {self.alpha:.2f} "
-            f"· TPOT* {self.tpot_ms:.1f} → {self.mode.value}, up to {self.limit} "
+            f"R {self.rtt_ms:.0f}±{self.jitter_ms:.0f} ms · queue {self.queue_ms:.0f} "
+            f"· c_d {self.draft_ms:.1f} · t_v {self.verify_a_ms:.0f}+{self.verify_b_ms:.1f}n "
+            f"· α {self.alpha:.2f} · TPOT* {self.tpot_ms:.1f} → {self.mode.value}, up to {self.limit} "
             f"while survival > {self.bar:.2f} ({self.reason}; predicted {predicted})"
         )

@@ -13,11 +13,13 @@ _SENSIBLE_MS = 1e6
 
 
 class Pace:
-    """c_d and t_v(n) under the same conditions."""
+    """c_d, t_v(n) and the wait before a forward pass, under the same conditions."""
 
     def __init__(self) -> None:
         self.draft = RatioOfSums(decay=0.9)
         self.verify = VerifyTime()
+        #: Of the moment, and so never kept for another time.
+        self.queue = RatioOfSums(decay=0.9)
 
     def state(self) -> dict[str, Any]:
         """What was seen, for ``restore``."""
@@ -59,6 +61,14 @@ class Paces:
         """t_v in ``mode``; measured in the other kind of mode as long as there is nothing better."""
         own, other = self._of[mode.drafts_on], self._of[not mode.drafts_on]
         return (own if own.verify.known else other).verify
+
+    def queue_ms(self, mode: Mode) -> float:
+        """Wait in the cloud before a forward pass, in modes such as ``mode``.
+
+        Taking turns, it is for other texts' passes; working at once, a draft waits for its own text's too, so
+        nothing measured there is used for the other modes.
+        """
+        return self._of[mode.drafts_on].queue.value
 
     def state(self) -> dict[str, Any]:
         """What was seen, for ``restore``."""
