@@ -299,6 +299,22 @@ def test_every_controller_explains_itself_from_the_first_verdict_on(
     assert shown.mode.value in shown.as_line()
 
 
+@pytest.mark.parametrize("remembered", [True, False])
+def test_a_cloud_that_became_faster_is_noticed_in_the_other_kind_of_modes(remembered: bool) -> None:
+    """Figures of modes not in use go out of date: remembered ones at once, others after a while."""
+    before = Controller(GammaPolicy(mode=Mode.LOCKSTEP))
+    slow, fast = World(0.8, 30.0, 200.0, 1.0, 30.0), World(0.8, 30.0, 20.0, 0.0, 30.0)
+    for _ in range(60):
+        before.observe_draft(4, 120.0)
+        before.observe(replace(slow.round(4), queue_ms=200.0))
+    controller = Controller(GammaPolicy()) if remembered else before
+    if remembered:
+        controller.restore(before.state())
+    for _ in range(10 if remembered else 100):
+        controller.observe(replace(fast.fill(), mode=Mode.DUPLEX))
+    assert controller.predictions()[Mode.CLOUD].ms == pytest.approx(20.0, rel=0.1)
+
+
 def test_a_busy_cloud_makes_rounds_longer_and_pays_for_longer_drafts() -> None:
     """A wait for others' passes is paid once a round, like R."""
     quiet, busy = (Controller(GammaPolicy(mode=Mode.LOCKSTEP)) for _ in range(2))

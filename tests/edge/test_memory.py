@@ -61,6 +61,7 @@ def damaged() -> list[str]:
         return state
 
     endless = with_pace(draft_ms=[float("nan"), 1.0])
+    nameless = with_pace(verify=[1e-300, 1e10, 1e-300, 1.0, 1.0])
     huge = with_pace(verify=[1.0, 1e200, 1.0, 1.0, 1.0])
     slow = with_pace(draft_ms=[1e9, 1.0])
     short = with_pace(verify=[1.0])
@@ -76,7 +77,7 @@ def damaged() -> list[str]:
         json.dumps(endless),
         json.dumps(short),
         '{"survival": 7}',
-        *map(json.dumps, (huge, slow, sure, hollow)),
+        *map(json.dumps, (huge, nameless, slow, sure, hollow)),
         "[" * 100_000,
         '{"survival": ' + "9" * 400 + "}",
     ]

@@ -253,9 +253,7 @@ class Controller:
         """Learn from a verdict."""
         self._verdicts += 1
         self._survival.add(seen.tested)
-        pace = self._paces.measured(seen.mode)
-        pace.verify.add(seen.num_drafted + 1, seen.forward_ms)
-        pace.queue.add(seen.queue_ms, 1)
+        self._paces.observe(seen.mode, seen.num_drafted, seen.forward_ms, seen.queue_ms)
         if seen.wait_ms is not None:
             self.observe_round_trip(seen.wait_ms - seen.server_ms)
         self._modes.observe(

@@ -8,6 +8,8 @@ from typing import Any
 from draftwire_edge.controller.estimators import RatioOfSums, VerifyTime
 from draftwire_protocol.messages import Mode
 
+#: Verdicts in the other kind of modes after which a pace is out of date: the cloud may be another by then.
+FRESH_VERDICTS = 64
 #: No token takes a quarter of an hour.
 _SENSIBLE_MS = 1e6
 
@@ -20,6 +22,13 @@ class Pace:
         self.verify = VerifyTime()
         #: Of the moment, and so never kept for another time.
         self.queue = RatioOfSums(decay=0.9)
+        #: Verdicts in the other kind of modes since the last of these; None before there was one of these.
+        self.age: int | None = None
+
+    @property
+    def fresh(self) -> bool:
+        """Whether it was measured lately; what is remembered from another time was not."""
+        return self.age is not None and self.age < FRESH_VERDICTS
 
     def state(self) -> dict[str, Any]:
         """What was seen, for ``restore``."""
@@ -29,7 +38,7 @@ class Pace:
         """Take up ``weight`` of what was seen another time; KeyError, TypeError, ValueError if it is none."""
         self.draft.restore(state["draft_ms"], weight)
         self.verify.restore(state["verify"], weight)
-        if self.draft.value >= _SENSIBLE_MS or self.verify.ms(1) >= _SENSIBLE_MS:
+        if not (self.draft.value < _SENSIBLE_MS and self.verify.ms(1) < _SENSIBLE_MS):  # NaN is neither
             raise ValueError("no such figures were ever measured")
 
 
@@ -52,15 +61,29 @@ class Paces:
         """Where measurements made in ``mode`` belong."""
         return self._of[mode.drafts_on]
 
-    def draft_ms(self, mode: Mode) -> float:
-        """c_d in ``mode``; measured in the other kind of mode as long as there is nothing better."""
+    def observe(self, mode: Mode, num_drafted: int, forward_ms: float, queue_ms: float) -> None:
+        """Learn from a verdict: one pass over ``num_drafted + 1`` tokens, and the wait before it."""
         own, other = self._of[mode.drafts_on], self._of[not mode.drafts_on]
-        return own.draft.value or other.draft.value
+        own.verify.add(num_drafted + 1, forward_ms)
+        own.queue.add(queue_ms, 1)
+        own.age = 0
+        if other.age is not None:
+            other.age += 1
+
+    def _best(self, mode: Mode) -> tuple[Pace, Pace]:
+        """The pace to go by, and the one to fall back on: its own first, unless only the other is fresh."""
+        own, other = self._of[mode.drafts_on], self._of[not mode.drafts_on]
+        return (other, own) if other.fresh and not own.fresh else (own, other)
+
+    def draft_ms(self, mode: Mode) -> float:
+        """c_d in ``mode``; measured in the other kind of modes where there is nothing better."""
+        best, other = self._best(mode)
+        return best.draft.value or other.draft.value
 
     def verify(self, mode: Mode) -> VerifyTime:
-        """t_v in ``mode``; measured in the other kind of mode as long as there is nothing better."""
-        own, other = self._of[mode.drafts_on], self._of[not mode.drafts_on]
-        return (own if own.verify.known else other).verify
+        """t_v in ``mode``; measured in the other kind of modes where there is nothing better."""
+        best, other = self._best(mode)
+        return (best if best.verify.known else other).verify
 
     def queue_ms(self, mode: Mode) -> float:
         """Wait in the cloud before a forward pass, in modes such as ``mode``.
@@ -68,7 +91,8 @@ class Paces:
         Taking turns, it is for other texts' passes; working at once, a draft waits for its own text's too, so
         nothing measured there is used for the other modes.
         """
-        return self._of[mode.drafts_on].queue.value
+        own = self._of[mode.drafts_on]
+        return own.queue.value if own.fresh else 0.0
 
     def state(self) -> dict[str, Any]:
         """What was seen, for ``restore``."""

@@ -46,7 +46,8 @@ def recovery_s(token_times_s: Sequence[float], changed_at_s: float, alone_s: flo
     limit_s = TOLERANCE * PACE_TOKENS * alone_s
     slow = [i for i in starts if token_times_s[i + PACE_TOKENS] - token_times_s[i] > limit_s]
     if not slow:
-        return 0.0
+        # The first token may have been on its way; what it took beyond one of the cloud's own is a stall.
+        return round(max(0.0, token_times_s[starts[0]] - changed_at_s - alone_s), 4)
     if slow[-1] == starts[-1]:
         return None
     return round(token_times_s[slow[-1] + 1] - changed_at_s, 4)

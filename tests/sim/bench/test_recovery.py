@@ -21,6 +21,11 @@ def test_it_counts_until_the_last_slow_token() -> None:
     assert found == pytest.approx(10 * 0.05 + 0.5)
 
 
+def test_a_stall_at_the_change_itself_counts() -> None:
+    found = recovery_s(times(*[0.05] * 40, 5.0, *[0.05] * 60), 2.01, 0.05)
+    assert found == pytest.approx(7.0 - 2.01 - 0.05)
+
+
 @pytest.mark.parametrize(
     "gaps_s", [[0.05] * 40 + [0.06] * 60, [0.05] * (40 + PACE_TOKENS // 2), [0.05] * 10, []]
 )
