@@ -315,6 +315,23 @@ def test_a_cloud_that_became_faster_is_noticed_in_the_other_kind_of_modes(rememb
     assert controller.predictions()[Mode.CLOUD].ms == pytest.approx(20.0, rel=0.1)
 
 
+def test_what_is_remembered_of_taking_turns_outlives_working_at_once_on_one_machine() -> None:
+    before = Controller(GammaPolicy(mode=Mode.LOCKSTEP))
+    apart, at_once = World(0.6, 36.0, 200.0, 1.0, 1.0), World(0.6, 85.0, 300.0, 2.0, 1.0)
+    for _ in range(60):
+        before.observe_draft(2, 72.0)
+        before.observe(apart.round(2))
+    controller = Controller(GammaPolicy())
+    controller.restore(before.state())
+    expected = {mode: cost.ms for mode, cost in controller.predictions().items()}
+    for _ in range(10):
+        controller.observe_draft(1, 85.0)
+        controller.observe(replace(at_once.round(1), mode=Mode.DUPLEX))
+    found = controller.predictions()
+    assert found[Mode.CLOUD].ms == pytest.approx(expected[Mode.CLOUD])
+    assert found[Mode.LOCKSTEP].ms == pytest.approx(expected[Mode.LOCKSTEP], rel=0.25)
+
+
 def test_a_busy_cloud_makes_rounds_longer_and_pays_for_longer_drafts() -> None:
     """A wait for others' passes is paid once a round, like R."""
     quiet, busy = (Controller(GammaPolicy(mode=Mode.LOCKSTEP)) for _ in range(2))

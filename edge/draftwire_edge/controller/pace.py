@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from draftwire_edge.controller.estimators import RatioOfSums, VerifyTime
@@ -70,20 +70,32 @@ class Paces:
         if other.age is not None:
             other.age += 1
 
-    def _best(self, mode: Mode) -> tuple[Pace, Pace]:
-        """The pace to go by, and the one to fall back on: its own first, unless only the other is fresh."""
-        own, other = self._of[mode.drafts_on], self._of[not mode.drafts_on]
-        return (other, own) if other.fresh and not own.fresh else (own, other)
-
     def draft_ms(self, mode: Mode) -> float:
-        """c_d in ``mode``; measured in the other kind of modes where there is nothing better."""
-        best, other = self._best(mode)
-        return best.draft.value or other.draft.value
+        """c_d in ``mode``, as ``_best`` says."""
+        return self._best(mode, lambda pace: pace.draft.value).draft.value
 
     def verify(self, mode: Mode) -> VerifyTime:
-        """t_v in ``mode``; measured in the other kind of modes where there is nothing better."""
-        best, other = self._best(mode)
-        return (best if best.verify.known else other).verify
+        """t_v in ``mode``, as ``_best`` says."""
+        return self._best(mode, lambda pace: pace.verify.ms(1)).verify
+
+    def _best(self, mode: Mode, ms: Callable[[Pace], float]) -> Pace:
+        """The pace to go by in ``mode``: its own if that is fresh.
+
+        Otherwise, as nothing is quicker beside other work than by itself: taking turns the quicker of both,
+        and working at once the other one if that is fresh.
+
+        Args:
+            mode: to be foretold.
+            ms: the figure of interest; 0 where it was not measured.
+        """
+        own, other = self._of[mode.drafts_on], self._of[not mode.drafts_on]
+        if not ms(own) or not ms(other):
+            return own if ms(own) else other
+        if own.fresh:
+            return own
+        if mode.drafts_on:
+            return other if other.fresh else own
+        return min(own, other, key=ms)
 
     def queue_ms(self, mode: Mode) -> float:
         """Wait in the cloud before a forward pass, in modes such as ``mode``.
