@@ -12,6 +12,7 @@ from draftwire_edge.branch import Branch
 from draftwire_edge.completion import completed
 from draftwire_edge.drafter import Drafter, Guess, Interruptible, WantMore
 from draftwire_edge.proposer import Proposer
+from draftwire_protocol.messages import Mode
 
 T = TypeVar("T")
 
@@ -31,6 +32,8 @@ class Drafting:
     """What the drafter is at."""
 
     branch: Branch
+    #: That it was begun in; verdicts may change it meanwhile.
+    mode: Mode
     guessed: asyncio.Future[Guessed]
     #: Tokens that it reads first; a few cost no more than one, since they go in together.
     missed: int

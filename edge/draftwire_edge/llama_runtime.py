@@ -31,7 +31,8 @@ It is compiled on the spot: a C++ compiler and CMake must be there. On a Mac use
 #: as a second thread gains: 53 ms a token against 33, two threads, quiet machine; 64 against 76 beside one or
 #: two busy processes. "active" keeps GNU's library from looking for less long when the process has more
 #: OpenMP threads than cores, as it has when two of ours ever called llama.cpp; KMP_BLOCKTIME is LLVM's
-#: library, for which "active" alone would mean for ever. A GOMP_SPINCOUNT of the user's leaves all as it is.
+#: library, for which "active" alone would mean for ever; there threads still sleep at once. What is set here
+#: replaces an OMP_WAIT_POLICY of the user's and is inherited; a GOMP_SPINCOUNT of theirs leaves all as it is.
 _WAIT_SHORTLY = {"GOMP_SPINCOUNT": "1000", "OMP_WAIT_POLICY": "active"}
 
 #: ggml_log_level of the lines worth quoting, and of the pieces that continue the line before.

@@ -20,7 +20,7 @@ class Arrival:
 
 
 class Mailbox:
-    """Reads messages as they come, at most a text's worth, and keeps them until they are asked for.
+    """Reads messages as they come and keeps them, as many as the cloud sends, until they are asked for.
 
     Args:
         stream: whose messages; nobody else may read from it.

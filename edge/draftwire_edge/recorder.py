@@ -31,7 +31,7 @@ class Recorder:
         self.bytes_up = self.bytes_down = 0
 
     def tokens(self, count: int, now: float) -> None:
-        """``count`` tokens were committed at ``now``."""
+        """``count`` tokens arrived at ``now``."""
         self._token_times.extend([now] * count)
 
     def round_trip(self, seconds: float) -> None:
@@ -115,7 +115,7 @@ def time_per_output_token_ms(token_times: Sequence[float]) -> float | None:
     """TPOT: time after the first token / tokens after it; None with fewer than two tokens.
 
     Args:
-        token_times: when each token was committed, in seconds.
+        token_times: when each token arrived, in seconds.
     """
     if len(token_times) < 2:
         return None

@@ -312,7 +312,7 @@ class EdgeSession:
             self._wants_guess if in_block else lambda _: False,
             reads_first=behind,
         )
-        run.drafting = Drafting(run.branch, guessed, missed)
+        run.drafting = Drafting(run.branch, run.mode, guessed, missed)
         run.drafter_behind, run.drafter_read = False, run.length
 
     async def _send_guesses(self, run: Run, stream: DecodeStream, drafting: Drafting) -> None:
@@ -325,7 +325,7 @@ class EdgeSession:
             return
         count = len(guessed.guesses)
         run.recorder.drafted(count, guessed.seconds, guessed.model_seconds)
-        self._observe_draft(run, drafting, guessed)
+        self._observe_draft(drafting, guessed)
         if run.mode is Mode.CLOUD:
             return  # nobody wants it any more
         if drafting.branch is not run.branch or run.finish_reason is not None:
@@ -343,13 +343,14 @@ class EdgeSession:
         if fitting or run.mode is Mode.LOCKSTEP:
             await self._send(run, stream)
 
-    def _observe_draft(self, run: Run, drafting: Drafting, guessed: Guessed) -> None:
+    def _observe_draft(self, drafting: Drafting, guessed: Guessed) -> None:
         """Learn c_d, also from a guess that needed some reading first; a whole prompt says nothing of it."""
         seconds = guessed.seconds
-        if drafting.missed and run.mode is not Mode.LOCKSTEP:
+        in_block = drafting.mode is Mode.LOCKSTEP
+        if drafting.missed and not in_block:
             seconds += guessed.reading_seconds
-        if drafting.missed <= _FEW_TOKENS or run.mode is Mode.LOCKSTEP:
-            self._controller.observe_draft(len(guessed.guesses), 1e3 * seconds)
+        if drafting.missed <= _FEW_TOKENS or in_block:
+            self._controller.observe_draft(len(guessed.guesses), 1e3 * seconds, drafting.mode)
 
     async def _send(self, run: Run, stream: DecodeStream) -> None:
         """Send what is unsent of the branch; nothing at all asks for one token of the target."""

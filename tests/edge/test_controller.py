@@ -68,7 +68,7 @@ def live_a_round(controller: Controller, world: World, confidence: float = 0.9) 
         seen = world.fill()
     else:
         gamma = drafted(controller, confidence=confidence)
-        controller.observe_draft(gamma, gamma * world.draft_ms)
+        controller.observe_draft(gamma, gamma * world.draft_ms, Mode.LOCKSTEP)
         seen = world.round(gamma)
     controller.observe(seen)
     return seen
@@ -208,7 +208,7 @@ def test_one_stall_changes_neither_mode_nor_round_trip() -> None:
     world, controller = World(0.85, 10.0, 50.0, 1.0, 20.0), Controller(GammaPolicy())
     for index in range(60):
         gamma = drafted(controller, confidence=world.alpha)
-        controller.observe_draft(gamma, gamma * world.draft_ms)
+        controller.observe_draft(gamma, gamma * world.draft_ms, Mode.LOCKSTEP)
         seen = world.round(gamma)
         if index == 30:
             stalled = (seen.wait_ms or 0.0) + 3000.0
@@ -225,7 +225,7 @@ def test_measured_slowness_counts_even_when_the_model_predicts_speed() -> None:
         if plan_of(controller).mode is Mode.CLOUD:
             break
         gamma = drafted(controller)
-        controller.observe_draft(gamma, 3 * gamma * world.draft_ms)
+        controller.observe_draft(gamma, 3 * gamma * world.draft_ms, Mode.LOCKSTEP)
         seen = world.round(gamma)
         slower = 2 * gamma * world.draft_ms + 60
         controller.observe(replace(seen, elapsed_ms=seen.elapsed_ms + slower))
@@ -240,10 +240,10 @@ def test_on_one_machine_working_at_once_does_not_make_taking_turns_look_slow() -
         plan = controller.plan(64)
         if plan.mode is Mode.LOCKSTEP:
             gamma = drafted(controller, confidence=world.alpha)
-            controller.observe_draft(gamma, gamma * world.draft_ms)
+            controller.observe_draft(gamma, gamma * world.draft_ms, Mode.LOCKSTEP)
             controller.observe(world.round(gamma))
         else:
-            controller.observe_draft(1, 3 * world.draft_ms)
+            controller.observe_draft(1, 3 * world.draft_ms, plan.mode)
             tested = [Judged(Guess(0, world.alpha), accepted=True)]
             controller.observe(Seen(plan.mode, tested, 1, 2, 400.0, 390.0, 391.0, 392.0))
     assert controller.plan(64).mode is Mode.LOCKSTEP
@@ -259,7 +259,7 @@ def fill_until_the_next_guess(controller: Controller, *, right: bool) -> int:
         controller.observe(Seen(Mode.DUPLEX, [], 0, 1, 50.0, 50.0, 50.0))
         count += 1
     tested = [Judged(Guess(0, 0.5), accepted=right)]
-    controller.observe_draft(1, 30.0)
+    controller.observe_draft(1, 30.0, Mode.DUPLEX)
     controller.observe(Seen(Mode.DUPLEX, tested, 1, 1 + right, 50.0, 51.0, 51.0, 80.0))
     return count
 
@@ -305,7 +305,7 @@ def test_a_cloud_that_became_faster_is_noticed_in_the_other_kind_of_modes(rememb
     before = Controller(GammaPolicy(mode=Mode.LOCKSTEP))
     slow, fast = World(0.8, 30.0, 200.0, 1.0, 30.0), World(0.8, 30.0, 20.0, 0.0, 30.0)
     for _ in range(60):
-        before.observe_draft(4, 120.0)
+        before.observe_draft(4, 120.0, Mode.LOCKSTEP)
         before.observe(replace(slow.round(4), queue_ms=200.0))
     controller = Controller(GammaPolicy()) if remembered else before
     if remembered:
@@ -319,17 +319,25 @@ def test_what_is_remembered_of_taking_turns_outlives_working_at_once_on_one_mach
     before = Controller(GammaPolicy(mode=Mode.LOCKSTEP))
     apart, at_once = World(0.6, 36.0, 200.0, 1.0, 1.0), World(0.6, 85.0, 300.0, 2.0, 1.0)
     for _ in range(60):
-        before.observe_draft(2, 72.0)
+        before.observe_draft(2, 72.0, Mode.LOCKSTEP)
         before.observe(apart.round(2))
     controller = Controller(GammaPolicy())
     controller.restore(before.state())
     expected = {mode: cost.ms for mode, cost in controller.predictions().items()}
     for _ in range(10):
-        controller.observe_draft(1, 85.0)
+        controller.observe_draft(1, 85.0, Mode.DUPLEX)
         controller.observe(replace(at_once.round(1), mode=Mode.DUPLEX))
     found = controller.predictions()
     assert found[Mode.CLOUD].ms == pytest.approx(expected[Mode.CLOUD])
     assert found[Mode.LOCKSTEP].ms == pytest.approx(expected[Mode.LOCKSTEP], rel=0.25)
+
+
+def test_a_guess_counts_for_the_mode_it_was_begun_in() -> None:
+    controller = Controller(GammaPolicy(mode=Mode.LOCKSTEP))
+    controller.observe(World(0.8, 30.0, 200.0, 1.0, 1.0).round(4))
+    controller.observe_draft(4, 120.0, Mode.LOCKSTEP)
+    controller.observe_draft(1, 500.0, Mode.DUPLEX)  # finished after the switch
+    assert controller.draft_ms == pytest.approx(30.0)
 
 
 def test_a_busy_cloud_makes_rounds_longer_and_pays_for_longer_drafts() -> None:
@@ -339,7 +347,7 @@ def test_a_busy_cloud_makes_rounds_longer_and_pays_for_longer_drafts() -> None:
     for _ in range(60):
         seen = world.round(4)
         for controller, queue_ms in ((quiet, 0.0), (busy, 200.0)):
-            controller.observe_draft(4, 40.0)
+            controller.observe_draft(4, 40.0, Mode.LOCKSTEP)
             waits = replace(
                 seen,
                 elapsed_ms=seen.elapsed_ms + queue_ms,
@@ -397,7 +405,7 @@ def test_a_drafter_with_nothing_to_say_is_not_waited_for(allowed: tuple[Mode, ..
 
 def test_long_links_are_never_waited_on_where_time_is_all_that_counts() -> None:
     controller = Controller(GammaPolicy())
-    controller.observe_draft(1, 20.0)
+    controller.observe_draft(1, 20.0, Mode.DUPLEX)
     for _ in range(600):
         assert controller.plan(100).mode.fills
         controller.observe(Seen(controller.mode, [], 0, 1, 25.0, 25.0, 25.0))

@@ -17,7 +17,7 @@ def taught(accepted: bool) -> Controller:  # the one thing that is taught
     controller = Controller(GammaPolicy())
     for _ in range(60):
         judged = [Judged(Guess(1, 0.75), accepted=accepted)]
-        controller.observe_draft(1, 12.0)
+        controller.observe_draft(1, 12.0, Mode.LOCKSTEP)
         controller.observe(Seen(Mode.LOCKSTEP, judged, 1, 1 + accepted, 90.0, 50.0, 51.0, 80.0))
     return controller
 

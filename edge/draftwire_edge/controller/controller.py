@@ -235,10 +235,9 @@ class Controller:
         if not 0.0 <= self.alpha <= 1.0:
             raise ValueError("no such figures were ever measured")
 
-    def observe_draft(self, count: int, ms: float) -> None:
-        """Learn from ``count`` tokens drafted in ``ms``, model and choosing."""
-        if count:
-            self._paces.measured(self.mode).draft.add(ms, count)
+    def observe_draft(self, count: int, ms: float, mode: Mode) -> None:
+        """Learn from ``count`` tokens drafted in ``ms``, model and choosing, begun in ``mode``."""
+        self._paces.observe_draft(mode, count, ms)
 
     def observe_late(self, judged: Sequence[Judged]) -> None:
         """Learn from a guess that came too late to be sent."""

@@ -57,9 +57,10 @@ class Paces:
         both = self._of.values()
         return any(pace.verify.known for pace in both) and any(pace.draft.value > 0.0 for pace in both)
 
-    def measured(self, mode: Mode) -> Pace:
-        """Where measurements made in ``mode`` belong."""
-        return self._of[mode.drafts_on]
+    def observe_draft(self, mode: Mode, count: int, ms: float) -> None:
+        """Learn from ``count`` tokens drafted in ``ms``; nothing from none."""
+        if count:
+            self._of[mode.drafts_on].draft.add(ms, count)
 
     def observe(self, mode: Mode, num_drafted: int, forward_ms: float, queue_ms: float) -> None:
         """Learn from a verdict: one pass over ``num_drafted + 1`` tokens, and the wait before it."""

@@ -93,7 +93,7 @@ def latency(
         options = {
             "target": target.value, "rtts_ms": _numbers(rtt_ms), "prompts": prompts, "tokens": tokens,
             "arms": arms, "a_ms": a_ms, "b_ms": b_ms, "jitter_ms": jitter_ms, "loss": loss,
-            "useless": useless, "draft_threads": draft_threads, "changes": _changes(change),
+            "useless": useless, "draft_threads": draft_threads, "changes": _changes(change, _numbers(rtt_ms)),
         }  # fmt: skip
         report = run(options)
         show(report)
@@ -117,7 +117,7 @@ def _numbers(text: str) -> list[float]:
     return numbers
 
 
-def _changes(text: str | None) -> list[tuple[float, float]]:
+def _changes(text: str | None, rtts_ms: list[float]) -> list[tuple[float, float]]:
     """Seconds and R in ms of each change, in order of time."""
     try:
         pairs = [one.split(":") for one in text.split(",")] if text else []
@@ -127,13 +127,16 @@ def _changes(text: str | None) -> list[tuple[float, float]]:
         raise UserInputError("--change", problem, "Write e.g. 1:300,3:10") from error
     if any(at_s < 0 or rtt_ms < 0 for at_s, rtt_ms in changes):
         raise UserInputError("--change", "a number below 0", "Write e.g. 1:300,3:10")
+    if changes and any(rtt_ms != changes[-1][1] for rtt_ms in rtts_ms):
+        fix = "Let the last change go back to it, and give one --rtt-ms: --rtt-ms 10 --change 1:300,3:10"
+        raise UserInputError("--change", "the link does not end as it began", fix)
     return changes
 
 
 def run(options: dict[str, Any]) -> dict[str, Any]:
     """Start the service, measure, summarise."""
     from draftwire_models.resolve import resolve_draft  # noqa: PLC0415  # keeps --help quick
-    from draftwire_sim.bench.arms import all_arms  # noqa: PLC0415  # keeps --help quick
+    from draftwire_sim.bench.arms import CLOUD_ALONE, all_arms  # noqa: PLC0415  # keeps --help quick
     from draftwire_sim.bench.cloud import paced_cloud, real_cloud  # noqa: PLC0415  # keeps --help quick
     from draftwire_sim.bench.latency import Plan, measure  # noqa: PLC0415  # keeps --help quick
     from draftwire_sim.bench.recordings import PAIR, load_recordings  # noqa: PLC0415  # keeps --help quick
@@ -147,6 +150,8 @@ def run(options: dict[str, Any]) -> dict[str, Any]:
     if not arms:
         names = ", ".join(arm.name for arm in all_arms())
         raise UserInputError("--arms", f"{options['arms']!r} names none", f"Choose among {names}")
+    if options["changes"] and all(arm.name != CLOUD_ALONE for arm in arms):
+        raise UserInputError("--arms", "--change compares with the cloud alone", "Add cloud to the list")
     plan = Plan(
         resolve_draft(PAIR, argument="--pair"), tuple(options["rtts_ms"]),
         load_recordings()[: options["prompts"]], options["tokens"], arms, options["jitter_ms"],
