@@ -59,6 +59,9 @@ def serve(  # one parameter an option
         int, typer.Option(min=1, help="Memory for sessions' keys and values, MiB.")
     ] = 2048,
     max_sessions: Annotated[int, typer.Option(min=1, help="Most generations at once.")] = 64,
+    max_batch: Annotated[
+        int, typer.Option(min=1, help="Most sessions in one forward pass; 1 turns batching off.")
+    ] = 32,
     lease_s: Annotated[
         float, typer.Option(min=0, help="Keep a silent session's KV this long, seconds.")
     ] = 120.0,
@@ -81,7 +84,8 @@ def serve(  # one parameter an option
     with _errors_explained():
         job = ServeJob(
             model=model, host=host, port=port, dtype=dtype, threads=threads, fixed_shapes=fixed_shapes,
-            kv_bytes=kv_memory_mib << 20, max_sessions=max_sessions, lease_s=lease_s, download=download,
+            kv_bytes=kv_memory_mib << 20, max_sessions=max_sessions, max_batch=max_batch, lease_s=lease_s,
+            download=download,
         )  # fmt: skip
         asyncio.run(run_serve(job, _notes.print))
 

@@ -39,6 +39,8 @@ class EngineLimits:
 
     #: Most streams open at once.
     max_sessions: int = 64
+    #: Most sessions in one forward pass.
+    max_batch: int = 32
     #: How long a silent session's KV is kept, in seconds.
     lease_s: float = 120.0
     #: Most tokens of a prompt fed in one step.
@@ -79,7 +81,7 @@ class EngineLoop:
         self._clock = clock
         self._grammars = GrammarCompiler(vocabulary.pieces, vocabulary.special_ids, vocabulary.eos_ids)
         self._leases = Leases(target.slots, limits.lease_s)
-        self._scheduler: Scheduler[Slot] = Scheduler()
+        self._scheduler: Scheduler[Slot] = Scheduler(limits.max_batch)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="target")
         self._wake = asyncio.Event()
         self._taken_in = asyncio.Event()

@@ -32,6 +32,7 @@ class ServeJob:
     fixed_shapes: bool
     kv_bytes: int
     max_sessions: int
+    max_batch: int
     lease_s: float
     download: bool
 
@@ -64,7 +65,7 @@ async def run_serve(job: ServeJob, say: Callable[[str], None]) -> None:
     )
     loaded = await asyncio.to_thread(load_target, config, say)
     say(f"self-test: {loaded.exactness.summary()}")
-    limits = EngineLimits(job.max_sessions, job.lease_s)
+    limits = EngineLimits(job.max_sessions, job.max_batch, job.lease_s)
     async with CloudServer(loaded, Address(job.host, job.port), limits) as server:
         sys.stdout.write(f"serving {loaded.card.name} on {job.host}:{server.port}\n")
         sys.stdout.flush()
