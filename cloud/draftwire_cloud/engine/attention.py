@@ -62,17 +62,30 @@ def packed_attention(
     plan, layer = _check(module, query, key, attention_mask, packed, dropout, others)
     if sliding_window is not None:
         plan.windows.add(sliding_window)
-    out = query.new_zeros(query.shape)
-    for index, where in enumerate(plan.placed):
-        k, v = where.slot.view(layer, where.n_keys)
-        q = functional.pad(query[:, :, where.rows], (0, 0, 0, where.n_queries - where.n_new))
-        mask = plan.mask(index, sliding_window)
+    _, n_heads, n_rows, dim = query.shape
+    if not plan.groups:
+        return query.new_zeros(1, n_rows, n_heads, dim), None
+    # 1. Every group's query rows, [H, Q, D]; padding repeats rows.
+    queries = query[0].index_select(1, plan.query_rows)
+    # 2. One attention call a group.
+    seen, at = [], 0
+    for index, group in enumerate(plan.groups):
+        count = len(group.members)
+        rows = slice(at, at := at + count * group.n_queries)
+        q = queries[:, rows].view(n_heads, count, group.n_queries, dim).transpose(0, 1)
+        k, v = plan.arena.view(layer, group.first_row, group.n_keys, count=count, stride=group.stride)
         if softcap is None and s_aux is None:
-            seen = functional.scaled_dot_product_attention(q, k, v, mask, scale=scaling, enable_gqa=True)
+            bias = plan.bias(index, sliding_window, query.dtype)
+            out = functional.scaled_dot_product_attention(q, k, v, bias, scale=scaling, enable_gqa=True)
         else:
-            seen = attend_by_hand(q, k, v, mask, scaling=scaling, softcap=softcap, sinks=s_aux)
-        out[:, :, where.rows] = seen[:, :, : where.n_new]
-    return out.transpose(1, 2).contiguous(), None
+            mask = plan.mask(index, sliding_window)
+            out = attend_by_hand(q, k, v, mask, scaling=scaling, softcap=softcap, sinks=s_aux)
+        seen.append(out.transpose(1, 2).reshape(-1, n_heads, dim))
+    # 3. Back to the packed row.
+    together = seen[0] if len(seen) == 1 else torch.cat(seen)
+    packed_out = together.index_select(0, plan.output_rows)
+    packed_out[len(plan.kv_rows) :] = 0
+    return packed_out[None], None
 
 
 def attend_by_hand(
@@ -88,29 +101,29 @@ def attend_by_hand(
     """Attention with capped scores or sinks, which the fused kernel cannot do.
 
     Args:
-        q: ``[1, H, Q, D]``.
-        k: ``[1, Hkv, K, D]``.
-        v: ``[1, Hkv, K, D]``.
-        mask: boolean ``[Q, K]``.
+        q: ``[B, H, Q, D]``.
+        k: ``[B, Hkv, K, D]``.
+        v: ``[B, Hkv, K, D]``.
+        mask: boolean ``[B, 1, Q, K]``.
         scaling: factor on the scores.
         softcap: see `packed_attention`.
         sinks: ``[H]``, see `packed_attention`.
 
     Returns:
-        ``[1, H, Q, D]`` in the type of ``q``; scores and softmax are float32.
+        ``[B, H, Q, D]`` in the type of ``q``; scores and softmax are float32.
     """
-    _, n_heads, n_q, dim = q.shape
-    grouped = (1, k.shape[1], -1, dim)
-    scores = (q.reshape(grouped) @ k.transpose(2, 3)).view(1, n_heads, n_q, -1).float()
+    n, n_heads, n_q, dim = q.shape
+    grouped = (n, k.shape[1], -1, dim)
+    scores = (q.reshape(grouped) @ k.transpose(2, 3)).view(n, n_heads, n_q, -1).float()
     scores = scores * (dim**-0.5 if scaling is None else scaling)
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
     scores = scores.masked_fill(~mask, float("-inf"))
     if sinks is not None:
-        column = sinks.float().view(1, n_heads, 1, 1).expand(1, n_heads, n_q, 1)
+        column = sinks.float().view(1, n_heads, 1, 1).expand(n, n_heads, n_q, 1)
         scores = torch.cat([scores, column], dim=-1)
     weights = torch.softmax(scores, dim=-1)[..., : k.shape[2]].to(q.dtype)
-    return (weights.reshape(1, k.shape[1], -1, k.shape[2]) @ v).view(q.shape)
+    return (weights.reshape(n, k.shape[1], -1, k.shape[2]) @ v).view(q.shape)
 
 
 def _check(

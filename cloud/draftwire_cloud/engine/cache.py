@@ -32,8 +32,10 @@ class PackedCache:
             v: ``[1, Hkv, N, D]``.
             layer_idx: whose they are.
         """
-        for placed in self._plan.placed:
-            placed.slot.write(layer_idx, placed.past, k[0, :, placed.rows], v[0, :, placed.rows])
+        rows = self._plan.kv_rows
+        n = len(rows)
+        if n:
+            self._plan.arena.write(layer_idx, rows, k[0, :, :n], v[0, :, :n])
         self._plan.remember_owner(k, layer_idx)
         return k, v
 

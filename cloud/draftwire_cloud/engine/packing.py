@@ -6,8 +6,12 @@ from itertools import accumulate, pairwise
 
 import torch
 
+from draftwire_cloud.engine.arena import Arena
 from draftwire_cloud.engine.shapes import ShapePolicy
 from draftwire_cloud.engine.slots import Slot
+
+#: Query rows up to which spans share an attention call.
+_LONGEST_GROUPED = 32
 
 
 @dataclass(frozen=True)
@@ -33,18 +37,18 @@ class Span:
 
 @dataclass(frozen=True)
 class Placed:
-    """A span with its place in the packed row.
+    """A span with its place in the packed row and in the KV store.
 
     Attributes:
-        slot: the session's keys and values.
         past: tokens the slot held when the plan was made.
+        first_row: row of the slot's first token in the arena.
         rows: the span's rows of the packed row.
         n_queries: its query rows after padding.
         n_keys: its key/value rows after padding, new tokens included.
     """
 
-    slot: Slot
     past: int
+    first_row: int
     rows: slice
     n_queries: int
     n_keys: int
@@ -55,27 +59,59 @@ class Placed:
         return int(self.rows.stop - self.rows.start)
 
 
+@dataclass(frozen=True)
+class Group:
+    """Spans of equal padded shape whose slots lie equally far apart: one call of the attention kernel.
+
+    Attributes:
+        members: which spans, in the order of their slots.
+        first_row: row of the first slot's first token in the arena.
+        stride: rows from one slot to the next; 0 for one span.
+        n_queries: query rows of each.
+        n_keys: key/value rows of each.
+    """
+
+    members: tuple[int, ...]
+    first_row: int
+    stride: int
+    n_queries: int
+    n_keys: int
+
+
 @dataclass
 class Plan:
     """Everything the layers need to know about one packed forward pass.
 
     Attributes:
+        arena: where keys and values are.
         placed: the spans in order; rows behind the last span are padding and belong to nobody.
+        groups: the spans by attention call.
         input_ids: ``[1, N]`` int64, padding rows 0.
         position_ids: ``[1, N]`` int64, each session counted from its own start, padding rows 0.
+        kv_rows: ``[n]`` int64, where in the arena the keys and values of each real row go.
+        query_rows: ``[Q]`` int64, the packed row of each query row, group by group; padding queries repeat
+            their span's last row, so that no row is empty (its softmax would be NaN).
+        output_rows: ``[N]`` int64, for each packed row its row among the query rows; padding rows name
+            the first.
         logit_rows: ``[K]`` int64, rows whose logits are wanted, padded by repeating row 0; ``None`` when
             no span wants any.
         logit_ranges: for each span its part of ``logit_rows``.
         windows: sliding windows that layers have asked for so far.
     """
 
+    arena: Arena
     placed: tuple[Placed, ...]
+    groups: tuple[Group, ...]
     input_ids: torch.Tensor
     position_ids: torch.Tensor
+    kv_rows: torch.Tensor
+    query_rows: torch.Tensor
+    output_rows: torch.Tensor
     logit_rows: torch.Tensor | None
     logit_ranges: tuple[slice, ...]
     windows: set[int] = field(default_factory=set)
     _masks: dict[tuple[int, int | None], torch.Tensor] = field(default_factory=dict)
+    _biases: dict[tuple[int, int | None, torch.dtype], torch.Tensor] = field(default_factory=dict)
     _owners: dict[int, tuple[int, torch.Tensor]] = field(default_factory=dict)
 
     @property
@@ -84,19 +120,31 @@ class Plan:
         return int(self.input_ids.shape[1])
 
     def mask(self, index: int, window: int | None) -> torch.Tensor:
-        """Which keys each query row of a span may see; made once, then shared by all layers.
+        """Which keys each query row of a group may see; made once, then shared by all layers.
 
         Args:
-            index: which span.
+            index: which group.
             window: sliding window in tokens, the current one included; ``None`` for all.
 
         Returns:
-            Boolean ``[n_queries, n_keys]``.
+            Boolean ``[B, 1, n_queries, n_keys]``.
         """
         key = (index, window)
         if key not in self._masks:
-            self._masks[key] = causal_mask(self.placed[index], window, self.input_ids.device)
+            group = self.groups[index]
+            members = [self.placed[i] for i in group.members]
+            self._masks[key] = causal_mask(members, window, self.input_ids.device)
         return self._masks[key]
+
+    def bias(self, index: int, window: int | None, dtype: torch.dtype) -> torch.Tensor:
+        """The mask as numbers to add to the scores, 0 or minus infinity; made once for all layers."""
+        key = (index, window, dtype)
+        if key not in self._biases:
+            mask = self.mask(index, window)
+            self._biases[key] = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(
+                ~mask, float("-inf")
+            )
+        return self._biases[key]
 
     def remember_owner(self, k: torch.Tensor, layer: int) -> None:
         """Note that ``k``, as it leaves the cache, belongs to ``layer``."""
@@ -112,20 +160,29 @@ class Plan:
         return layer
 
 
-def causal_mask(placed: Placed, window: int | None, device: torch.device) -> torch.Tensor:
-    """Boolean ``[n_queries, n_keys]``: key j is seen from position i when ``i - window < j <= i``.
+def causal_mask(members: Sequence[Placed], window: int | None, device: torch.device) -> torch.Tensor:
+    """Boolean ``[B, 1, n_queries, n_keys]``: key j is seen from position i when ``i - window < j <= i``.
 
-    Padding rows repeat the last real row, so that no row is empty (its softmax would be NaN).
+    Padding rows see what the last real row sees.
     """
-    row = torch.arange(placed.n_queries, device=device).clamp(max=placed.n_new - 1)
-    position = (placed.past + row)[:, None]
-    key = torch.arange(placed.n_keys, device=device)[None, :]
+    n_queries, n_keys = members[0].n_queries, members[0].n_keys
+    past = torch.tensor([one.past for one in members], device=device)
+    last = torch.tensor([one.n_new - 1 for one in members], device=device)
+    row = torch.minimum(torch.arange(n_queries, device=device), last[:, None])
+    position = (past[:, None] + row)[:, None, :, None]
+    key = torch.arange(n_keys, device=device)
     seen = key <= position
     return seen if window is None else seen & (key > position - window)
 
 
-def make_plan(spans: Sequence[Span], policy: ShapePolicy, device: torch.device) -> Plan:
+def make_plan(spans: Sequence[Span], policy: ShapePolicy, arena: Arena, device: torch.device) -> Plan:
     """Lay the spans out in one row.
+
+    Args:
+        spans: their slots must have room for the new tokens.
+        policy: how shapes are padded.
+        arena: where the slots' keys and values are.
+        device: of the model.
 
     Raises:
         ValueError: when two spans share a slot.
@@ -134,18 +191,31 @@ def make_plan(spans: Sequence[Span], policy: ShapePolicy, device: torch.device) 
         raise ValueError("two spans of one forward pass share a slot")
     edges = list(pairwise(accumulate((len(s.ids) for s in spans), initial=0)))
     placed = tuple(place(span, slice(*edge), policy) for span, edge in zip(spans, edges, strict=True))
+    groups = group_spans(placed)
     n_real = edges[-1][1] if edges else 0
-    padding = [0] * (policy.rows(n_real) - n_real)
-    ids = [i for s in spans for i in s.ids] + padding
-    positions = [i for p in placed for i in range(p.past, p.past + p.n_new)] + padding
+    n_padding = policy.rows(n_real) - n_real
+    padding = [0] * n_padding
+    positions = [i for p in placed for i in range(p.past, p.past + p.n_new)]
     rows, ranges = pick_logit_rows(spans, placed)
     if rows:
         rows += [0] * (policy.rows(len(rows)) - len(rows))
+    query_rows, output_rows = route_rows(placed, groups)
+
+    def vector(numbers: list[int]) -> torch.Tensor:
+        return torch.tensor(numbers, dtype=torch.long, device=device)
+
     return Plan(
+        arena=arena,
         placed=placed,
-        input_ids=torch.tensor([ids], dtype=torch.long, device=device),
-        position_ids=torch.tensor([positions], dtype=torch.long, device=device),
-        logit_rows=torch.tensor(rows, dtype=torch.long, device=device) if rows else None,
+        groups=groups,
+        input_ids=vector([i for s in spans for i in s.ids] + padding)[None],
+        position_ids=vector(positions + padding)[None],
+        kv_rows=vector(
+            [r for p in placed for r in range(p.first_row + p.past, p.first_row + p.past + p.n_new)]
+        ),
+        query_rows=vector(query_rows),
+        output_rows=vector(output_rows + padding),
+        logit_rows=vector(rows) if rows else None,
         logit_ranges=ranges,
     )
 
@@ -153,7 +223,49 @@ def make_plan(spans: Sequence[Span], policy: ShapePolicy, device: torch.device) 
 def place(span: Span, rows: slice, policy: ShapePolicy) -> Placed:
     """A span at its rows, with its padded shapes."""
     past, n = span.slot.length, len(span.ids)
-    return Placed(span.slot, past, rows, n_queries=policy.queries(n), n_keys=policy.keys(past + n))
+    return Placed(past, span.slot.first_row, rows, policy.queries(n), policy.keys(past + n))
+
+
+def group_spans(placed: Sequence[Placed]) -> tuple[Group, ...]:
+    """Put spans together that one attention call can serve.
+
+    Long spans stay alone: they fill the processor by themselves, and the CPU kernel packs keys or does
+    not by how many long spans it is given, which changes bits (torch 2.13, ``FlashAttentionKernel.cpp``).
+    """
+
+    def shape(index: int) -> tuple[int, int]:
+        return placed[index].n_queries, placed[index].n_keys
+
+    groups = []
+    order = sorted(range(len(placed)), key=lambda i: (*shape(i), placed[i].first_row))
+    while order:
+        n_queries, n_keys = shape(order[0])
+        first = placed[order[0]].first_row
+        stride = placed[order[1]].first_row - first if len(order) > 1 else 0
+        n = 1
+        while (
+            n < len(order)
+            and n_queries <= _LONGEST_GROUPED
+            and shape(order[n]) == (n_queries, n_keys)
+            and placed[order[n]].first_row == first + n * stride
+        ):
+            n += 1
+        groups.append(Group(tuple(order[:n]), first, stride if n > 1 else 0, n_queries, n_keys))
+        del order[:n]
+    return tuple(groups)
+
+
+def route_rows(placed: Sequence[Placed], groups: Sequence[Group]) -> tuple[list[int], list[int]]:
+    """From packed rows to the groups' query rows and back, see `Plan`."""
+    query_rows: list[int] = []
+    output_rows = [0] * (placed[-1].rows.stop if placed else 0)
+    for group in groups:
+        for index in group.members:
+            rows = placed[index].rows
+            output_rows[rows] = range(len(query_rows), len(query_rows) + placed[index].n_new)
+            query_rows += range(rows.start, rows.stop)
+            query_rows += [rows.stop - 1] * (group.n_queries - placed[index].n_new)
+    return query_rows, output_rows
 
 
 def pick_logit_rows(spans: Sequence[Span], placed: Sequence[Placed]) -> tuple[list[int], tuple[slice, ...]]:

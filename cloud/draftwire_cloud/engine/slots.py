@@ -1,21 +1,19 @@
-"""Keys and values of every session: slots cut from one byte budget."""
+"""Keys and values of every session: slots placed in one store of blocks."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from threading import RLock
 
-import numpy as np
-import torch
-
+from draftwire_cloud.engine.arena import BLOCK_TOKENS, Arena
+from draftwire_cloud.engine.blocks import Blocks
 from draftwire_cloud.engine.errors import ContextOverflowError, OutOfSlotsError
-from draftwire_cloud.engine.layout import KvLayout, LayerShape
+from draftwire_cloud.engine.layout import KvLayout
 
-GROW_TOKENS = 512
-"""A slot grows in steps of this many tokens. A multiple of every ``kv_multiple`` in use, so that the
-padded view of a slot always lies inside its allocation."""
+_ENDLESS = 1 << 30
 
 
 class Slot:
-    """One session's keys and values, and the ids of the tokens they belong to.
+    """One session's place in the KV store, and the ids of the tokens held there.
 
     Rows at and beyond ``length`` are scratch: a forward pass writes there first and the ids follow only
     when it has succeeded, so a failed pass leaves the slot as it was.
@@ -23,23 +21,34 @@ class Slot:
     Attributes:
         ids: tokens whose keys and values are held, in order.
         capacity: most tokens this slot may hold; costs nothing by itself, so it can be changed at any time.
-        kv: layer index -> ``[2, Hkv, allocated, D]``, keys first.
-        allocated: tokens there is memory for; grows in steps, never shrinks.
+        n_blocks: blocks it counts for.
+        n_placed: blocks it has; fewer only until its next forward pass.
+        start: the first of them; meaningless while it has none.
     """
 
-    __slots__ = ("allocated", "capacity", "ids", "is_open", "kv")
+    __slots__ = ("capacity", "ids", "is_open", "n_blocks", "n_placed", "start")
 
     def __init__(self, capacity: int) -> None:
         self.ids: list[int] = []
         self.capacity = capacity
-        self.allocated = 0
-        self.kv: dict[int, torch.Tensor] = {}
+        self.n_blocks = self.n_placed = self.start = 0
         self.is_open = True
 
     @property
     def length(self) -> int:
         """Tokens held."""
         return len(self.ids)
+
+    @property
+    def first_row(self) -> int:
+        """Row of its first token in the arena.
+
+        Raises:
+            ValueError: nothing was reserved for it yet.
+        """
+        if not self.n_placed:
+            raise ValueError("the slot has no place in the KV store yet")
+        return self.start * BLOCK_TOKENS
 
     def truncate(self, n: int) -> None:
         """Keep the first ``n`` tokens. Nothing is copied: the rows behind them become scratch.
@@ -51,46 +60,61 @@ class Slot:
             raise ValueError(f"cannot cut a slot of {self.length} tokens back to {n}")
         del self.ids[n:]
 
-    def write(self, layer: int, past: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Put keys and values of new tokens behind the first ``past`` ones.
 
-        Args:
-            layer: layer index.
-            past: tokens in front of the new ones.
-            k: ``[Hkv, n, D]``.
-            v: ``[Hkv, n, D]``.
-        """
-        rows = slice(past, past + k.shape[1])
-        self.kv[layer][0, :, rows] = k
-        self.kv[layer][1, :, rows] = v
+@dataclass(slots=True)
+class KvCounts:
+    """What happened in the KV store since it was made."""
 
-    def view(self, layer: int, n: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of the first ``n`` rows, each ``[1, Hkv, n, D]``; scratch rows included."""
-        kv = self.kv[layer][:, None, :, :n]
-        return kv[0], kv[1]
+    #: Slots moved because their neighbour block was taken.
+    moves: int = 0
+    #: Times all slots were pushed together.
+    compactions: int = 0
+    #: Most blocks taken at once.
+    peak_blocks: int = 0
 
 
 class SlotStore:
-    """Opens, grows and releases slots within a byte budget.
+    """Opens, grows, empties and releases slots within a byte budget.
 
     Thread-safe: streams open and release slots on the event loop while a step grows others on its thread.
+    Only ``reserve`` and ``inherit`` touch keys and values, and only between forward passes.
 
     Args:
         layout: what one token needs.
-        budget_bytes: most bytes all slots together may allocate.
+        budget_bytes: most bytes all slots together may take.
+
+    Raises:
+        OutOfSlotsError: the budget does not hold one block.
     """
 
     def __init__(self, layout: KvLayout, budget_bytes: int) -> None:
         self.layout = layout
         self.budget_bytes = budget_bytes
+        self._block_bytes = BLOCK_TOKENS * layout.bytes_per_token
+        # A layout without layers has nothing to hold, and so room for everything.
+        n_blocks = budget_bytes // self._block_bytes if self._block_bytes else _ENDLESS
+        if not n_blocks:
+            raise OutOfSlotsError(
+                f"keys and values of {BLOCK_TOKENS} tokens take {self._block_bytes} bytes, more than the "
+                f"memory for them all, {budget_bytes}; give the service more (--kv-memory-mib)"
+            )
+        self.arena = Arena(layout, n_blocks)
+        self.counts = KvCounts()
+        self._blocks = Blocks(n_blocks)
+        self._n_blocks = n_blocks
+        self._taken = 0
         self._open: set[Slot] = set()
         self._lock = RLock()
 
     @property
     def used_bytes(self) -> int:
-        """Bytes allocated for all open slots."""
-        with self._lock:
-            return sum(slot.allocated for slot in self._open) * self.layout.bytes_per_token
+        """Bytes all open slots count for."""
+        return self._taken * self._block_bytes
+
+    @property
+    def free_tokens(self) -> int:
+        """Tokens that still fit, in whole blocks."""
+        return (self._n_blocks - self._taken) * BLOCK_TOKENS
 
     @property
     def n_open(self) -> int:
@@ -98,35 +122,51 @@ class SlotStore:
         return len(self._open)
 
     def open(self, capacity: int) -> Slot:
-        """A new empty slot with memory for its first step.
+        """A new empty slot; one block counts as its own from now on.
 
         Args:
             capacity: most tokens the slot may ever hold; memory is only taken as it fills.
 
         Raises:
             ValueError: unless ``capacity`` is positive.
-            OutOfSlotsError: when not even the first step fits the budget.
+            OutOfSlotsError: when not even one block is left.
         """
         if capacity < 1:
             raise ValueError(f"a slot needs a capacity of at least 1 token, not {capacity}")
         slot = Slot(capacity)
         with self._lock:
+            self._count({slot: 1})
             self._open.add(slot)
-            try:
-                self.reserve([(slot, 1)])
-            except OutOfSlotsError:
-                self._open.discard(slot)
-                raise
         return slot
 
     def release(self, slot: Slot) -> None:
         """Give a slot's memory back. Releasing twice does nothing."""
         with self._lock:
+            self.empty(slot)
             self._open.discard(slot)
             slot.is_open = False
+
+    def empty(self, slot: Slot) -> None:
+        """Drop a slot's keys and values and give its memory back; it stays open."""
+        with self._lock:
+            if slot.n_placed:
+                self._blocks.give(slot.start, slot.n_placed)
+            self._taken -= slot.n_blocks
+            slot.n_blocks = slot.n_placed = 0
             slot.ids.clear()
-            slot.kv.clear()
-            slot.allocated = 0
+
+    def inherit(self, slot: Slot, source: Slot, n: int) -> None:
+        """Make an empty slot hold the first ``n`` tokens of another one; they are copied.
+
+        Raises:
+            ValueError: the slot is not empty, or the source does not hold that many.
+            OutOfSlotsError, ContextOverflowError: as for `reserve`.
+        """
+        if slot.ids or n > source.length:
+            raise ValueError(f"cannot inherit {n} of {source.length} tokens behind {slot.length}")
+        self.reserve([(slot, n)])
+        self.arena.copy(source.first_row, slot.first_row, n)
+        slot.ids.extend(source.ids[:n])
 
     def reserve(self, wanted: Sequence[tuple[Slot, int]]) -> None:
         """Make room in each slot for the number of tokens named beside it; all of them or none.
@@ -137,45 +177,69 @@ class SlotStore:
             OutOfSlotsError: when the budget does not allow it.
         """
         with self._lock:
-            self._reserve(wanted)
+            self._count({slot: self._size(slot, n) for slot, n in wanted})
+            for slot, _ in wanted:
+                if slot.n_placed < slot.n_blocks:
+                    self._place(slot)
 
-    def _reserve(self, wanted: Sequence[tuple[Slot, int]]) -> None:
-        steps = [(slot, self._step_size(slot, n)) for slot, n in wanted]
-        extra = sum(size - slot.allocated for slot, size in steps) * self.layout.bytes_per_token
-        if extra and self.used_bytes + extra > self.budget_bytes:
-            raise OutOfSlotsError(
-                f"keys and values need {extra} more bytes, but {self.used_bytes} of {self.budget_bytes} "
-                f"are taken by {sum(slot.allocated > 0 for slot in self._open)} open slots"
-            )
-        for slot, size in steps:
-            if size > slot.allocated:
-                self._grow(slot, size)
-
-    def _step_size(self, slot: Slot, n: int) -> int:
-        """Tokens to have memory for so that ``n`` fit, in whole steps."""
+    def _size(self, slot: Slot, n: int) -> int:
+        """Blocks for ``n`` tokens; a slot never shrinks."""
         if slot not in self._open:
             raise ValueError("the slot is not open in this store")
         if n > slot.capacity:
             raise ContextOverflowError(f"{n} tokens do not fit a slot of {slot.capacity}")
-        return max(slot.allocated, -(-n // GROW_TOKENS) * GROW_TOKENS)
+        return max(slot.n_blocks, -(-n // BLOCK_TOKENS), 1)
 
-    def _grow(self, slot: Slot, size: int) -> None:
-        """Move a slot to larger buffers; values are copied as they are, so results do not change."""
-        grown = {index: self._buffer(shape, size) for index, shape in self.layout.layers.items()}
-        for index, old in slot.kv.items():
-            grown[index][:, :, : slot.length] = old[:, :, : slot.length]
-        slot.kv = grown
-        slot.allocated = size
+    def _count(self, sizes: dict[Slot, int]) -> None:
+        """Let slots count for so many blocks from now on."""
+        extra = sum(size - slot.n_blocks for slot, size in sizes.items())
+        if self._taken + extra > self._n_blocks:
+            raise OutOfSlotsError(
+                f"keys and values need {extra * self._block_bytes} more bytes, but {self.used_bytes} of "
+                f"{self.budget_bytes} are taken by {sum(slot.n_blocks > 0 for slot in self._open)} open slots"
+            )
+        self._taken += extra
+        self.counts.peak_blocks = max(self.counts.peak_blocks, self._taken)
+        for slot, size in sizes.items():
+            slot.n_blocks = size
 
-    def _buffer(self, shape: LayerShape, size: int) -> torch.Tensor:
-        """Zeros ``[2, Hkv, size, D]``.
+    def _place(self, slot: Slot) -> None:
+        """Give a slot the blocks it counts for: behind its own, else elsewhere, else after making room."""
+        end, missing = slot.start + slot.n_placed, slot.n_blocks - slot.n_placed
+        if slot.n_placed and self._blocks.extend(end, missing):
+            self._clear(end, missing)
+        elif (start := self._blocks.take(slot.n_blocks)) is not None:
+            self._clear(start, slot.n_blocks)
+            if slot.n_placed:
+                self.counts.moves += 1
+                self.arena.copy(slot.first_row, start * BLOCK_TOKENS, slot.length)
+                self._blocks.give(slot.start, slot.n_placed)
+            slot.start = start
+        else:
+            self._compact(slot)
+        slot.n_placed = slot.n_blocks
 
-        Zeros and not ``empty``: masked rows are multiplied by 0, and 0 times a stray NaN is NaN. On the
-        CPU they come from numpy, whose zero pages are only committed when first written.
-        """
-        dims = (2, shape.n_heads, size, shape.head_dim)
-        dtype, device = self.layout.dtype, self.layout.device
-        if device.type != "cpu":
-            return torch.zeros(dims, dtype=dtype, device=device)
-        raw = np.zeros(int(np.prod(dims)) * dtype.itemsize, dtype=np.uint8)
-        return torch.from_numpy(raw).view(dtype).view(dims)
+    def _compact(self, growing: Slot) -> None:
+        """Push all slots together and put the growing one behind them: what is free is one run then."""
+        self.counts.compactions += 1
+        held = self.arena.save(growing.first_row, growing.length) if growing.n_placed else None
+        self._blocks = Blocks(self._n_blocks)
+        others = (slot for slot in self._open if slot.n_placed and slot is not growing)
+        for slot in sorted(others, key=lambda slot: slot.start):
+            start = self._take(slot.n_placed)
+            self.arena.copy(slot.first_row, start * BLOCK_TOKENS, slot.length)
+            slot.start = start
+        growing.start = self._take(growing.n_blocks)
+        self._clear(growing.start, growing.n_blocks)
+        if held is not None:
+            self.arena.restore(held, growing.start * BLOCK_TOKENS)
+
+    def _take(self, n: int) -> int:
+        """Neighbouring blocks that must be there."""
+        start = self._blocks.take(n)
+        if start is None:
+            raise RuntimeError(f"no {n} blocks in a row, though the budget has room")
+        return start
+
+    def _clear(self, start: int, n: int) -> None:
+        self.arena.clear(start * BLOCK_TOKENS, n * BLOCK_TOKENS)

@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from draftwire_cloud.engine.agreement import half_row_counts, plain_row_counts, query_multiple
 from draftwire_cloud.engine.architecture import require_supported, uses_sliding_window
+from draftwire_cloud.engine.arena import Arena
 from draftwire_cloud.engine.attention import PACKED_ATTENTION
 from draftwire_cloud.engine.cache import LayoutCache, PackedCache
 from draftwire_cloud.engine.errors import ContextOverflowError, UnsupportedModelError
@@ -153,8 +154,8 @@ class Target:
         if not spans:
             return []
         self._check(spans)
-        plan = make_plan(spans, self.policy, self._device)
         self.slots.reserve([(span.slot, span.slot.length + len(span.ids)) for span in spans])
+        plan = make_plan(spans, self.policy, self.slots.arena, self._device)
         logits = run(self.model, plan, PackedCache(plan))
         for span in spans:
             span.slot.ids.extend(span.ids)
@@ -220,7 +221,8 @@ def observe(model: Any, policy: ShapePolicy) -> tuple[KvLayout, int]:
     Raises:
         UnsupportedModelError: when the model cannot run such a pass.
     """
-    plan = make_plan([], policy, model.device)
+    nowhere = Arena(KvLayout({}, torch.float32, model.device), 0)
+    plan = make_plan([], policy, nowhere, model.device)
     nothing = torch.zeros(1, policy.rows(1), dtype=torch.long, device=model.device)
     plan.input_ids, plan.position_ids = nothing, nothing.clone()
     plan.logit_rows = nothing[0]

@@ -26,7 +26,8 @@ def packed(n_new: tuple[int, ...] = (3, 2)) -> tuple[Plan, torch.Tensor, torch.T
     layout = KvLayout({0: LayerShape(KV_HEADS, DIM)}, torch.float32, CPU)
     store = SlotStore(layout, 1 << 24)
     spans = [Span(store.open(100), [1] * n, n) for n in n_new]
-    plan = make_plan(spans, ShapePolicy(), CPU)
+    store.reserve([(span.slot, len(span.ids)) for span in spans])
+    plan = make_plan(spans, ShapePolicy(), store.arena, CPU)
     generator = torch.Generator().manual_seed(1)
     q, k, v = (
         torch.randn(1, heads, plan.n_rows, DIM, generator=generator) for heads in (HEADS, KV_HEADS, KV_HEADS)

@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from draftwire_cloud.engine import packing, probe
+from draftwire_cloud.engine.arena import Arena
 from draftwire_cloud.engine.errors import UnsupportedModelError
 from draftwire_cloud.engine.facts import context_length
 from draftwire_cloud.engine.probe import ExactnessReport, check_architecture, exactness_self_test
-from draftwire_cloud.engine.slots import Slot
 from draftwire_cloud.engine.target import Target
 from draftwire_cloud.engine.weights import half_available
 from tiny.architectures import Arch, random_config
@@ -66,12 +66,13 @@ def test_keys_of_a_rejected_draft_that_stay_are_noticed(
 ) -> None:
     target = load_target()
 
-    def write_once(slot: Slot, layer: int, past: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        rows = slice(past, past + k.shape[1])
-        if not slot.kv[layer][:, :, rows].any():
-            slot.kv[layer][:, :, rows] = torch.stack([k, v])
+    def write_once(arena: Arena, layer: int, rows: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+        first, last = int(rows[0]), int(rows[-1])
+        for new, old in zip((k, v), arena.view(layer, first, last - first + 1), strict=True):
+            if not old.any():
+                old[0] = new
 
-    monkeypatch.setattr(Slot, "write", write_once)
+    monkeypatch.setattr(Arena, "write", write_once)
     with pytest.raises(UnsupportedModelError, match="standard deviations"):
         check_architecture(target, rng)
 
@@ -84,7 +85,7 @@ def test_a_mask_that_shows_the_future_is_noticed(
 
     def one_too_many(*args: Any) -> torch.Tensor:
         mask = sound(*args)
-        return mask | mask.roll(1, dims=1)
+        return mask | mask.roll(1, dims=3)
 
     monkeypatch.setattr(packing, "causal_mask", one_too_many)
     with pytest.raises(UnsupportedModelError, match="standard deviations"):
@@ -135,8 +136,10 @@ def test_the_self_test_catches_a_broken_engine(
 ) -> None:
     target, sound = load_target(), packing.causal_mask
 
-    def blind_in_blocks(placed: packing.Placed, window: int | None, device: torch.device) -> torch.Tensor:
-        return sound(placed, window if placed.n_new == 1 else 3, device)
+    def blind_in_blocks(
+        members: Sequence[packing.Placed], window: int | None, device: torch.device
+    ) -> torch.Tensor:
+        return sound(members, window if members[0].n_new == 1 else 3, device)
 
     monkeypatch.setattr(packing, "causal_mask", blind_in_blocks)
     report = exactness_self_test(target, 40, rng)
