@@ -67,10 +67,10 @@ def test_keys_of_a_rejected_draft_that_stay_are_noticed(
     target = load_target()
 
     def write_once(arena: Arena, layer: int, rows: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
-        first, last = int(rows[0]), int(rows[-1])
-        for new, old in zip((k, v), arena.view(layer, first, last - first + 1), strict=True):
-            if not old.any():
-                old[0] = new
+        for i, row in enumerate(rows.tolist()):
+            keys, values = arena.view(layer, row, 1)
+            if not keys.any():
+                keys[0, :, 0], values[0, :, 0] = k[:, i], v[:, i]
 
     monkeypatch.setattr(Arena, "write", write_once)
     with pytest.raises(UnsupportedModelError, match="standard deviations"):
