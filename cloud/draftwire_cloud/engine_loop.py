@@ -47,6 +47,8 @@ class EngineLimits:
     prefill_chunk: int = 512
     #: How long a stream may wait for its edge, in seconds; the session can be resumed later.
     idle_s: float = 300.0
+    #: Nobody new is let in while it takes longer than this to read the prompts that wait, in seconds.
+    max_queue_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ class EngineLoop:
         self._clock = clock
         self._grammars = GrammarCompiler(vocabulary.pieces, vocabulary.special_ids, vocabulary.eos_ids)
         self._leases = Leases(target.slots, limits.lease_s)
-        self._scheduler: Scheduler[Slot] = Scheduler(limits.max_batch)
+        self._scheduler: Scheduler[Slot] = Scheduler(limits.max_batch, limits.prefill_chunk)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="target")
         self._wake = asyncio.Event()
         self._taken_in = asyncio.Event()
@@ -89,6 +91,8 @@ class EngineLoop:
         self._step_over = asyncio.Event()
         self._step_over.set()
         self._step_ended_at = 0.0
+        #: Of the last step; None where it failed.
+        self._forward_s: float | None = None
 
     @property
     def num_streams(self) -> int:
@@ -101,13 +105,14 @@ class EngineLoop:
         return self._leases.num_parked
 
     async def open(
-        self, request: Open, send: Callable[[CloudMessage | DraftwireError], None]
+        self, request: Open, send: Callable[[CloudMessage | DraftwireError], None], tenant: str = ""
     ) -> Stream[Slot]:
         """Start or resume a generation; a stream that is still open for the same session ends.
 
         Args:
             request: the Open message.
             send: called on the event loop with every answer, or with the error that ends the stream.
+            tenant: whose session it is; turns are shared between tenants first.
 
         Raises:
             ContextOverflowError, ProtocolError, UserInputError: the request makes no sense.
@@ -117,16 +122,17 @@ class EngineLoop:
             request,
             self._vocabulary,
             self._target.facts.context_length,
-            self._limits.prefill_chunk,
             await self._compiled(request.grammar),
         )
         await self._supersede(request.session_id)
         if self.num_streams >= self._limits.max_sessions:
             raise OverloadedError(f"{self.num_streams} sessions are open, the most this server allows")
+        if (queue_s := self._scheduler.reading_s) > self._limits.max_queue_s:
+            raise OverloadedError(f"reading the prompts that wait takes {queue_s:.0f} s; try again later")
         now = self._clock()
         self._leases.expire(now)
         slot, cached = self._leases.take(request.session_id, session.ids, session.capacity)
-        stream = Stream(session, slot, cached, now, send, ready_at=now)
+        stream = Stream(session, slot, cached, now, send, tenant, ready_at=now)
         self._scheduler.add(stream)
         self._wake.set()
         return stream
@@ -177,19 +183,21 @@ class EngineLoop:
         """Serve steps until cancelled."""
         try:
             while True:
-                # 1. Choose whose tokens go in.
-                batch = self._scheduler.next_batch()
+                # 1. Newcomers may find the beginning of their prompt with somebody else.
+                self._share_beginnings()
+                # 2. Choose whose tokens go in.
+                step = self._scheduler.next_step(self._clock(), self._target.slots.free_tokens)
                 self._taken_in.set()
                 self._tidy()
-                if not batch:
+                if not step.jobs:
                     # Nobody waits for the target: use the time, a little at once.
                     if not await self._prepare():
-                        await self._something_new()
+                        await self._something_new(step.wait_until)
                     continue
-                # 2. Run them through the target, off the event loop.
-                outcomes = await self._run_step(batch)
-                # 3. Answer; streams that vanished meanwhile give up their slots.
-                for outcome in outcomes:
+                # 3. Run them through the target, off the event loop.
+                outcomes = await self._run_step(step.jobs)
+                # 4. Answer; streams that vanished meanwhile give up their slots.
+                for outcome in self._without_room(outcomes):
                     self._finish_job(outcome)
         finally:
             self._thread.shutdown(wait=True, cancel_futures=True)
@@ -215,18 +223,29 @@ class EngineLoop:
                 )
                 self.close(stream)
 
-    async def _something_new(self) -> None:
-        """Wait for a message, a stream or the next look at the clock."""
+    def _share_beginnings(self) -> None:
+        for stream in self._scheduler.streams:
+            if not stream.shared:
+                stream.shared = True
+                stream.cached = self._leases.share(stream.slot, stream.session.ids, stream.tenant)
+
+    async def _something_new(self, until: float | None) -> None:
+        """Wait for a message, a stream, the time named or the next look at the clock."""
+        longest = _TIDY_S if until is None else min(max(until - self._clock(), 0.0), _TIDY_S)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_TIDY_S):
+            async with asyncio.timeout(longest):
                 await self._wake.wait()
         self._wake.clear()
 
     async def _run_step(self, batch: Sequence[Job[Slot]]) -> list[_Outcome]:
         self._in_step = {job.stream for job in batch}
         self._step_over.clear()
+        lengths = [job.stream.slot.length for job in batch]
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, self._step, batch)
+            outcomes = await asyncio.get_running_loop().run_in_executor(self._thread, self._step, batch)
+            if self._forward_s is not None:
+                self._scheduler.observe(batch, lengths, self._forward_s)
+            return outcomes
         finally:
             self._in_step = set()
             self._step_over.set()
@@ -234,10 +253,11 @@ class EngineLoop:
     def _step(self, batch: Sequence[Job[Slot]]) -> list[_Outcome]:
         """One forward pass and its verdicts; runs on the torch thread."""
         started = self._clock()
+        self._forward_s = None
         try:
             spans = [Span(job.stream.slot, job.work.ids, job.work.num_logits) for job in batch]
             logits = self._target.forward(spans)
-            forward_s = self._clock() - started
+            self._forward_s = forward_s = self._clock() - started
             return [
                 self._judge(job, rows.numpy(), started, forward_s, len(batch))
                 for job, rows in zip(batch, logits, strict=True)
@@ -279,18 +299,56 @@ class EngineLoop:
         if stream.left:
             self._park(stream)
             return
-        if isinstance(outcome.error, OverloadedError) and self._leases.drop_oldest():
-            pass  # the slots were left as they were: the same work is tried again with more room
-        elif outcome.error is not None:
+        if outcome.error is not None:
             stream.end(outcome.error)
         if outcome.verdict is not None:
             self._answer(stream, outcome.verdict)
+
+    def _without_room(self, outcomes: list[_Outcome]) -> list[_Outcome]:
+        """Make room where a step did not fit; what it would have done is tried again.
+
+        Returns:
+            The outcomes to go on with.
+        """
+        failed = sorted(
+            (one for one in outcomes if isinstance(one.error, OverloadedError)),
+            key=lambda one: one.stream.opened_at,
+        )
+        if not failed:
+            return outcomes
+        # The slots were left as they were. When nothing can be dropped, who came last has to go.
+        lost = [] if self._make_room(failed[0].stream) else [failed[-1]]
+        retried = [replace(one, error=None) for one in failed if one not in lost]
+        return [*(one for one in outcomes if one not in failed), *retried, *lost]
+
+    def _make_room(self, stream: Stream[Slot]) -> bool:
+        """Drop the slot of an ended stream, or else empty one of an open stream; False where none is left.
+
+        The text of an emptied one stays, and its keys and values are built again when they fit: first go
+        those that wait for their edge, the longest first, then those opened after this one.
+        """
+        if self._leases.drop_oldest():
+            return True
+        others = [one for one in self._scheduler.streams if one is not stream and one.slot.length]
+        waiting = [one for one in others if one.session.waiting]
+        later = [one for one in others if one.opened_at > stream.opened_at]
+        if waiting:
+            victim = min(waiting, key=lambda one: one.answered_at)
+        elif later:
+            victim = max(later, key=lambda one: one.opened_at)
+        else:
+            return False
+        self._leases.empty(victim.slot)
+        victim.emptied = True
+        return True
 
     def _answer(self, stream: Stream[Slot], verdict: Verdict) -> None:
         if not stream.first_verdict_sent:
             stream.first_verdict_sent = True
             stream.send(Opened(stream.cached, _us(self._clock() - stream.opened_at)))
         stream.send(verdict)
+        self._scheduler.answered(stream, self._clock())
+        self._leases.note(stream.slot, stream.tenant)
         stream.end_if_finished()
 
 

@@ -90,7 +90,9 @@ class SpeculationService(pb_grpc.SpeculationServiceServicer):
         self._outboxes.add(outbox)
         try:
             # 1. The first message opens the session.
-            stream = await self._engine.open(await self._first(request_iterator), outbox.put_nowait)
+            stream = await self._engine.open(
+                await self._first(request_iterator), outbox.put_nowait, _tenant(context.peer())
+            )
             # 2. Later ones go to its inbox as they come.
             reader = asyncio.create_task(self._read(request_iterator, stream, outbox))
             # 3. Answers go out until the text is finished.
@@ -155,3 +157,8 @@ class SpeculationService(pb_grpc.SpeculationServiceServicer):
         self._why_ended = why
         for outbox in self._outboxes:
             outbox.put_nowait(why())
+
+
+def _tenant(peer: str) -> str:
+    """Who shares turns and beginnings of prompts: the host that calls, without its port."""
+    return peer.rpartition(":")[0]

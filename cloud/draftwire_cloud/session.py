@@ -67,7 +67,6 @@ class CloudSession:
         request: the Open message.
         vocabulary: of the target.
         context_length: of the target, in tokens.
-        prefill_chunk: most tokens fed in one step.
         grammar: compiled from the request's.
 
     Raises:
@@ -81,7 +80,6 @@ class CloudSession:
         request: Open,
         vocabulary: Vocabulary,
         context_length: int,
-        prefill_chunk: int = 512,
         grammar: GrammarState | None = None,
     ) -> None:
         _check_ids(request.prompt_ids + request.committed_ids, vocabulary.n_tokens)
@@ -99,7 +97,6 @@ class CloudSession:
         self._vocabulary = vocabulary
         self._judge = Judge(request, vocabulary.n_tokens, vocabulary.eos_ids, grammar)
         self._check_mode(request.mode)
-        self._prefill_chunk = prefill_chunk
         self._transcript = Transcript(
             vocabulary.pieces,
             vocabulary.special_ids,
@@ -233,19 +230,41 @@ class CloudSession:
             raise
         self._prepared_to = position + 1
 
-    def next_work(self, cached: int) -> Work | None:
+    @property
+    def block(self) -> tuple[int, ...] | None:
+        """The drafted tokens to judge next, none for the target's own token; None to wait for the edge."""
+        draft = self._next_draft()
+        return None if draft is None else draft.ids[: max(self._transcript.room - 1, 0)]
+
+    @property
+    def only_fills(self) -> bool:
+        """Whether the next token is one that the cloud writes because no draft is there."""
+        return self.mode is Mode.DUPLEX and self.block == () and not self._owes_token
+
+    @property
+    def acceptance(self) -> float:
+        """Share of the drafted tokens so far that stayed; of decided ones only, with two of three before."""
+        usage = self.usage
+        return (usage.num_accepted_tokens + 2) / (usage.num_draft_tokens + 3)
+
+    def next_work(
+        self, cached: int, most_read: int = 512, most_drafted: int = MAX_DRAFT_TOKENS
+    ) -> Work | None:
         """What to run next; None while the session waits for the edge.
 
         Args:
             cached: KV entries at hand, a prefix of ``ids`` and at most ``len(ids) - 1``.
+            most_read: tokens to feed at most while the prompt is being read.
+            most_drafted: drafted tokens to judge at most. Where drafts are accepted by probability, it must
+                not depend on the values of tokens that are not decided yet.
         """
         self._in_target = draft = self._next_draft()
         if draft is None:
             return None
-        block = draft.ids[: max(self._transcript.room - 1, 0)]
+        block = draft.ids[: max(min(self._transcript.room - 1, most_drafted), 0)]
         pending = self.ids[cached:]
-        if len(pending) > self._prefill_chunk:
-            return Work(pending[: self._prefill_chunk], 0)
+        if len(pending) > most_read:
+            return Work(pending[:most_read], 0)
         return Work([*pending, *block], len(block) + 1)
 
     def apply(self, rows: Float32Array) -> Verdict:
@@ -268,7 +287,7 @@ class CloudSession:
         # 3. Count after truncation, and answer.
         num_accepted = min(accepted, len(kept))
         self._count(min(len(block), len(kept)) if self.finished else len(block), num_accepted)
-        if accepted < len(draft.ids):
+        if accepted < gamma:
             self._lookahead.kill(draft.epoch)
         verdict = Verdict(
             draft.epoch, start, num_accepted, tuple(kept[num_accepted:]), self.mode,

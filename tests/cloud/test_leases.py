@@ -40,6 +40,13 @@ class FakeStore:
     def release(self, slot: FakeSlot) -> None:
         self.open_slots.remove(slot)
 
+    def empty(self, slot: FakeSlot) -> None:
+        slot.ids = []
+
+    def inherit(self, slot: FakeSlot, source: FakeSlot, n: int) -> None:
+        assert not slot.ids
+        slot.ids = source.ids[:n]
+
 
 def test_a_parked_slot_keeps_its_common_prefix() -> None:
     leases = Leases(FakeStore(2), 10.0)

@@ -35,7 +35,7 @@ def stream(mode: Mode = Mode.CLOUD) -> tuple[Stream[Slot], list[CloudMessage | D
 def run(scheduler: Scheduler[Slot], steps: int) -> list[Stream[Slot]]:
     served = []
     for _ in range(steps):
-        for one, work in scheduler.next_batch():
+        for one, work in scheduler.next_step().jobs:
             one.slot.ids.extend(work.ids)
             one.session.apply(np.zeros((work.num_logits, 10), np.float32))
             served.append(one)
@@ -65,7 +65,7 @@ def test_batches_are_as_large_as_allowed() -> None:
     scheduler: Scheduler[Slot] = Scheduler(max_batch=2)
     for _ in range(3):
         scheduler.add(stream()[0])
-    assert [len(scheduler.next_batch()) for _ in range(3)] == [2, 2, 2]
+    assert [len(scheduler.next_step().jobs) for _ in range(3)] == [2, 2, 2]
 
 
 def test_a_bad_message_ends_only_its_own_stream() -> None:
@@ -85,7 +85,7 @@ def test_whoever_is_wrong_or_done_hears_it_before_the_others_steps() -> None:
         scheduler.add(one)
     bad.inbox.append(Received(Draft(0, 3, (99,)), 0.0))
     done.inbox.append(Received(Cancel(), 0.0))
-    assert [job.stream for job in scheduler.next_batch()] == [busy]
+    assert [job.stream for job in scheduler.next_step().jobs] == [busy]
     assert [type(message) for message in refused + finished] == [ProtocolError, Finished]
 
 

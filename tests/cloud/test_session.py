@@ -32,12 +32,12 @@ class Scripted:
             "mode": Mode.LOCKSTEP,
             "sampling": SamplingParams(),
         } | options
-        self.session = CloudSession(Open("s", PROMPT, **fields), VOCABULARY, context, prefill_chunk=4)
+        self.session = CloudSession(Open("s", PROMPT, **fields), VOCABULARY, context)
         self.cached = 0
 
     def step(self) -> Verdict | None:
         """Run the work at hand; None when the session waits."""
-        while (work := self.session.next_work(self.cached)) is not None:
+        while (work := self.session.next_work(self.cached, most_read=4)) is not None:
             assert self.cached + len(work.ids) <= self.context
             self.cached += len(work.ids)
             if work.num_logits:
@@ -95,7 +95,7 @@ def test_blocks_never_reach_beyond_max_tokens() -> None:
     target = Scripted([10, 11, 12 + 1, 14, 15], max_tokens=3)
     target.step()
     assert target.session.receive(Draft(0, 4, (11, 13, 14, 15))) == []
-    work = target.session.next_work(target.cached)
+    work = target.session.next_work(target.cached, most_read=4)
     assert work is not None
     assert len(work.ids) == 2
     target.step()

@@ -48,6 +48,15 @@ class ScriptedStore:
     def release(self, slot: ScriptedSlot) -> None:
         self.slots.remove(slot)
 
+    def empty(self, slot: ScriptedSlot) -> None:
+        slot.ids.clear()
+
+    def inherit(self, slot: ScriptedSlot, source: ScriptedSlot, n: int) -> None:
+        slot.ids[:] = source.ids[:n]
+
+    #: There is always room.
+    free_tokens = 1 << 30
+
 
 @dataclass
 class ScriptedFacts:

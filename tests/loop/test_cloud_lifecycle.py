@@ -132,12 +132,12 @@ async def test_an_ending_does_not_wait_for_the_steps_of_others() -> None:
 async def test_a_dead_engine_ends_every_stream_and_is_not_ready() -> None:
     loaded, _ = threes()
 
-    def bug() -> None:
+    def bug(*_: object) -> None:
         raise RuntimeError("bug in the loop")
 
     async with serving(loaded) as server, connected(server, loaded) as edge:
         stream = await waiting(edge)
-        server.engine._scheduler.next_batch = bug  # type: ignore[assignment,method-assign]
+        server.engine._scheduler.next_step = bug  # type: ignore[assignment,method-assign]
         with pytest.raises(DraftwireError, match="the server's engine stopped"):
             await soon(stream)
         with pytest.raises(DraftwireError, match="the server's engine stopped"):
