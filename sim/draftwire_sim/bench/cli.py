@@ -1,14 +1,12 @@
-"""``draftwire bench``: measures the real system over emulated links."""
+"""``draftwire bench``: measures the real system."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
-import platform
 from contextlib import AbstractContextManager
 from enum import Enum
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,15 +16,16 @@ from rich.table import Table
 
 from draftwire_edge.exits import FAILURE_EXIT, errors_explained
 from draftwire_protocol.errors import UserInputError
+from draftwire_sim.bench.capacity.cli import capacity
+from draftwire_sim.bench.machine import made_with
 
 app = typer.Typer(
-    name="bench", help="Measure the real system over emulated links.", no_args_is_help=True,
-    rich_markup_mode="markdown",
-)  # fmt: skip
+    name="bench", help="Measure the real system.", no_args_is_help=True, rich_markup_mode="markdown"
+)
+app.command()(capacity)
 _screen = Console(highlight=False, soft_wrap=True)
 _RTTS = "0,15,30,60,100,200,400"
 _QUICK_ARMS = "cloud,lockstep-2,lockstep-4,lockstep-auto,pipelined,duplex,auto"
-_VERSIONS = ("draftwire", "grpcio", "llama-cpp-python", "numpy", "torch", "transformers")
 
 
 class TargetKind(Enum):
@@ -34,11 +33,6 @@ class TargetKind(Enum):
 
     PACED = "paced"
     REAL = "real"
-
-
-@app.callback()
-def _group() -> None:
-    """Keeps ``latency`` a subcommand while it is the only one."""
 
 
 @app.command()
@@ -176,8 +170,7 @@ def run(options: dict[str, Any]) -> dict[str, Any]:
         ),
         "options": options,
         "draft_alone_ms": measured.draft_alone_ms,
-        "machine": {"processor": _processor(), "cores": os.cpu_count(), "python": platform.python_version()},
-        "versions": {name: version(name) for name in _VERSIONS},
+        **made_with(),
         "texts": [text.as_json() for text in measured.texts],
     }
 
@@ -188,14 +181,6 @@ def _cores() -> tuple[int | None, int | None]:
         return None, None
     first, second, *_ = sorted(os.sched_getaffinity(0))
     return first, second
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
 
 
 def show(report: dict[str, Any]) -> None:

@@ -1,0 +1,164 @@
+"""``draftwire bench capacity``: options in, a table and files out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from draftwire_edge.exits import FAILURE_EXIT, errors_explained
+from draftwire_protocol.errors import UserInputError
+from draftwire_protocol.messages import MAX_DRAFT_TOKENS
+from draftwire_sim.bench.capacity.arms import chosen
+
+_screen = Console(highlight=False, soft_wrap=True)
+_CLIENTS, _QUICK_CLIENTS, _INTRUDED = "1,2,4,8,16,32", "1,4", "8"
+#: Most edges at once that the command takes: beyond it the one process of the edges is what is measured.
+_MOST_CLIENTS = 256
+_WIDTH = 120
+
+
+def capacity(  # one parameter an option
+    clients: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help=f"Edges at once; {_CLIENTS}, or {_INTRUDED} with --long-prompt."),
+    ] = None,
+    model: Annotated[
+        str, typer.Option(metavar="PAIR|FOLDER|FILE", help="The target, as for `draftwire-cloud serve`.")
+    ] = "smollm2-self",
+    prompts: Annotated[int, typer.Option(min=1, max=12, help="Texts of each edge in each arm.")] = 3,
+    tokens: Annotated[
+        int | None, typer.Option(min=2, max=512, help="Tokens a text; 64, or 128 with --long-prompt.")
+    ] = None,
+    gamma: Annotated[
+        int, typer.Option(min=1, max=MAX_DRAFT_TOKENS, help="Drafted tokens a round; always lockstep.")
+    ] = 5,
+    acceptance: Annotated[
+        float, typer.Option(min=0, max=1, help="Chance that a drafted token is the target's.")
+    ] = 0.8,
+    draft_ms: Annotated[float, typer.Option(min=0, help="Time to draft a token, ms.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Draws which drafted tokens are wrong.")] = 0,
+    arms: Annotated[
+        str | None, typer.Option(metavar="LIST", help="Of batched, unbatched, cloud and vllm; all.")
+    ] = None,
+    dtype: Annotated[Literal["auto", "bfloat16", "float32"], typer.Option(help="As for serve.")] = "auto",
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of the service.")] = None,
+    vllm_python: Annotated[
+        str | None, typer.Option(metavar="PYTHON", help="A Python with vLLM, if this one has none.")
+    ] = None,
+    long_prompt: Annotated[
+        int | None, typer.Option(min=1, metavar="TOKENS", help="A prompt of so many tokens comes in mid-run.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help=f"One text of 32 tokens, {_QUICK_CLIENTS} edges.")
+    ] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write all figures.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw figures against edges.")] = None,
+) -> None:
+    """Output tokens a second and verdict latency against the number of edges, batching on and off.
+
+    The edges are scripted: they draft the target's own text, each token wrong with chance 1 - acceptance.
+    Service, gRPC and target are real, the service is a process of its own. The arms, interleaved: `batched`,
+    the service as it is; `unbatched`, one session in a forward pass; `cloud`, streaming without drafts;
+    `vllm`, n-gram drafts, where it is installed. With --long-prompt: what a long prompt in mid-run does to the
+    others' verdicts. Exit code 1 when any text differs from what the target alone writes.
+
+    For example:
+
+    - `draftwire bench capacity --quick`
+
+    - `draftwire bench capacity --clients 1,16 --json capacity.json --plot capacity.png`
+
+    - `draftwire bench capacity --long-prompt 6000 --clients 8`
+    """
+    with errors_explained():
+        if quick:
+            clients, prompts, tokens = clients or _QUICK_CLIENTS, 1, min(tokens or 32, 32)
+        counts = _counts(clients or (_INTRUDED if long_prompt else _CLIENTS), one=long_prompt is not None)
+        if plot is not None and long_prompt is not None:
+            raise UserInputError("--plot", "--long-prompt has no curve", "Leave one of them out")
+
+        from draftwire_sim.bench.capacity.measure import Plan  # noqa: PLC0415  # keeps --help quick
+        from draftwire_sim.bench.capacity.run import CapacityOptions, run  # noqa: PLC0415  # the same
+
+        plan = Plan(
+            chosen(arms), counts, prompts, tokens or (128 if long_prompt else 64), gamma, acceptance,
+            draft_ms, seed,
+        )  # fmt: skip
+        options = CapacityOptions(plan, model, dtype, threads, vllm_python, long_prompt)
+        report = run(options, lambda line: _screen.print(line, style="dim"))
+        _finish(report, json_file, plot)
+
+
+def _counts(text: str, *, one: bool) -> tuple[int, ...]:
+    """Numbers of edges, as given.
+
+    Raises:
+        UserInputError: no such list.
+    """
+    fix = "Write e.g. 8" if one else "Write e.g. 1,4,16"
+    try:
+        counts = tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise UserInputError("--clients", f"{text!r} is no list of numbers", fix) from error
+    if not all(1 <= count <= _MOST_CLIENTS for count in counts):
+        raise UserInputError("--clients", f"not all of {text!r} are in [1, {_MOST_CLIENTS}]", fix)
+    if one and len(counts) != 1:
+        raise UserInputError("--clients", "--long-prompt takes one number of edges", fix)
+    return tuple(dict.fromkeys(counts))
+
+
+def _finish(report: dict[str, Any], json_file: Path | None, plot: Path | None) -> None:
+    summary = report["summary"]
+    if "arms" in summary:
+        _show_arms(report)
+    else:
+        _show_intrusions(summary)
+    same = summary["identical"]
+    _screen.print("every text is the target's" if same else "[red]DIFFERENT texts[/]")
+    if json_file is not None:
+        json_file.write_text(json.dumps(report) + "\n")
+    if plot is not None:
+        from draftwire_sim.bench.capacity.plot import draw  # noqa: PLC0415  # matplotlib is slow to import
+
+        draw(summary, plot)
+    if not same:
+        raise typer.Exit(FAILURE_EXIT)
+
+
+def _show_arms(report: dict[str, Any]) -> None:
+    from draftwire_sim.bench.capacity.table import table  # noqa: PLC0415  # keeps --help quick
+
+    header, rows = table(report["summary"])
+    shown = Table(title=f"{report['options']['model']}, {report['dtype']}", box=SIMPLE_HEAD)
+    for name in header:
+        shown.add_column(name, justify="left" if name == "arm" else "right")
+    for row in rows:
+        shown.add_row(*row)
+    # A file has no width, and a narrow one would cut every figure short.
+    _screen.print(shown, width=None if _screen.is_terminal else _WIDTH)
+    _screen.print(f"vllm: {report['vllm']}")
+    if report["summary"].get("vllm_identical") is False:
+        _screen.print("vLLM's texts are not all ours: it computes in other shapes")
+
+
+def _show_intrusions(summary: dict[str, Any]) -> None:
+    shown = Table("verdicts of the others", "count", "p50 ms", "p99 ms")
+    for name in summary["verdict_p50_ms"]:
+        figures = (summary[f"verdict_p{percent}_ms"][name] for percent in (50, 99))
+        shown.add_row(name, str(summary["verdicts"][name]), *(f"{one:.1f}" for one in figures))
+    _screen.print(shown)
+    ttft_ms = summary["ttft_ms"]
+    _screen.print(
+        f"with / without: p50 {summary['verdict_p50_ratio']:.2f}, p99 {summary['verdict_p99_ratio']:.2f}; "
+        f"the long prompt's first token after {ttft_ms['with']:.0f} ms, alone {ttft_ms['alone']:.0f} ms"
+    )
+    if not summary["decoding_at_first_token"]:
+        _screen.print("some turn's edges had ended before that: raise --tokens")
