@@ -10,6 +10,8 @@ from draftwire_protocol.messages import Mode
 #: Fixed γ of lockstep, the best of which is chosen in hindsight.
 FIXED_GAMMAS = (1, 2, 4, 8, 12, 16)
 CLOUD_ALONE = "cloud"
+#: The draft model by itself, without a cloud: another text, and a measure of c_d.
+DRAFT_ALONE = "draft"
 #: The drafter stands next to the target, so drafts pay no round trip; the user still pays one.
 COLOCATED = "colocated"
 #: Duplex without the stop rule, as the event model computes it.
@@ -27,11 +29,6 @@ class Arm:
     #: Whether it goes over the emulated link.
     remote: bool = True
 
-    @property
-    def fixed_gamma(self) -> bool:
-        """Whether it is lockstep with a γ that nothing changes."""
-        return self.policy.gamma is not None
-
 
 def fixed(gamma: int) -> str:
     """Name of lockstep with this γ."""
@@ -42,6 +39,7 @@ def all_arms(gammas: tuple[int, ...] = FIXED_GAMMAS) -> list[Arm]:
     """Every arm."""
     return [
         Arm(CLOUD_ALONE, GammaPolicy(mode=Mode.CLOUD)),
+        Arm(DRAFT_ALONE, GammaPolicy(), remote=False),
         Arm(COLOCATED, GammaPolicy(mode=Mode.LOCKSTEP), remote=False),
         *(Arm(fixed(gamma), GammaPolicy(gamma, Mode.LOCKSTEP)) for gamma in gammas),
         Arm(LOCKSTEP_AUTO, GammaPolicy(mode=Mode.LOCKSTEP)),

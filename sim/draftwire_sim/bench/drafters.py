@@ -1,9 +1,8 @@
-"""Drafters as a benchmark needs them: lent to many sessions, pinned to a core, or of no use at all."""
+"""Drafters as a benchmark needs them: lent to many sessions, pinned to a core."""
 
 from __future__ import annotations
 
 import os
-import random
 import threading
 from collections.abc import Sequence
 
@@ -58,26 +57,3 @@ class LentDrafter:
         """Linux pins the calling thread alone; other systems have no such call."""
         if self._core is not None and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, {self._core})
-
-
-class UselessDrafter(LentDrafter):
-    """Takes the time of the lent drafter, is as sure of itself, and guesses at random.
-
-    Args:
-        drafter: whose time and confidence; stays open.
-        core: as for ``LentDrafter``.
-        n_tokens: ids to guess among.
-    """
-
-    def __init__(self, drafter: Drafter, core: int | None, n_tokens: int) -> None:
-        super().__init__(drafter, core)
-        self._n_tokens = n_tokens
-        self._random = random.Random(0)  # noqa: S311  # no secret
-        self.name = f"useless {drafter.name}"
-
-    def draft(
-        self, context: Sequence[int], proposer: Proposer, limit: int, want_more: WantMore
-    ) -> list[Guess]:
-        """As many guesses as the lent one makes."""
-        guesses = super().draft(context, proposer, limit, want_more)
-        return [Guess(self._random.randrange(self._n_tokens), one.top_probability) for one in guesses]

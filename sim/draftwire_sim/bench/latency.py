@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from draftwire_edge.channel import CloudChannel
@@ -14,14 +13,14 @@ from draftwire_edge.drafter import Drafter
 from draftwire_edge.drafters.llama import LlamaCppDrafter
 from draftwire_edge.generation import GenerationRequest
 from draftwire_edge.handshake import check_vocabulary, fetch_card
-from draftwire_edge.netem.conditions import Conditions
 from draftwire_edge.netem.relay import Relay
-from draftwire_edge.proposer import Proposer
-from draftwire_protocol.params import SamplingParams
-from draftwire_sim.bench.arms import CLOUD_ALONE, WINDOW, WINDOW_GAMMA, Arm, all_arms
-from draftwire_sim.bench.drafters import LentDrafter, UselessDrafter
+from draftwire_sim.bench.arms import CLOUD_ALONE, DRAFT_ALONE, WINDOW, WINDOW_GAMMA, Arm, all_arms
+from draftwire_sim.bench.draft_alone import DraftWriter
+from draftwire_sim.bench.drafters import LentDrafter
+from draftwire_sim.bench.links import BenchLink, playing
 from draftwire_sim.bench.model_check import matches_of, modelled_ms
 from draftwire_sim.bench.recordings import Recording
+from draftwire_sim.bench.summary import link_title
 from draftwire_sim.bench.texts import Text, Writer
 from draftwire_sim.event_model import Turns
 
@@ -29,6 +28,8 @@ from draftwire_sim.event_model import Turns
 _WARM_UP_TOKENS = 8
 #: Time to read a token in a batch / c_d; measured as 0.11 on the machine of BENCHMARKS.md.
 _CATCH_UP = 0.11
+#: What writes the texts of one arm.
+AnyWriter = Writer | DraftWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,30 +37,22 @@ class Plan:
     """What to measure."""
 
     draft_model: Path
-    rtts_ms: tuple[float, ...]
+    links: Sequence[BenchLink]
     recordings: Sequence[Recording]
     tokens: int
     arms: Sequence[Arm] = field(default_factory=all_arms)
-    jitter_ms: float = 0.0
-    loss: float = 0.0
     #: Core that the drafter runs on; None leaves that to the system.
     draft_core: int | None = 0
     draft_threads: int = 1
-    #: Random guesses instead of the draft model's.
-    useless: bool = False
-    #: Changes of the link within each text: seconds from its begin, and R in ms from then on.
-    changes: Sequence[tuple[float, float]] = ()
 
 
 @dataclass(slots=True)
 class Measured:
-    """All texts, and the draft model alone."""
+    """All texts."""
 
     texts: list[Text] = field(default_factory=list)
-    #: c_d of the draft model writing by itself.
-    draft_alone_ms: float = 0.0
-    #: R in ms -> of each text, the event model's time per token of ``WINDOW``.
-    modelled_ms: dict[float, list[float]] = field(default_factory=dict)
+    #: Link -> of each text, the event model's time per token of ``WINDOW``.
+    modelled_ms: dict[str, list[float]] = field(default_factory=dict)
 
 
 async def measure(plan: Plan, cloud: str, show: Callable[[str], None]) -> Measured:
@@ -73,35 +66,27 @@ async def measure(plan: Plan, cloud: str, show: Callable[[str], None]) -> Measur
     measured = Measured()
     with_model = LlamaCppDrafter(plan.draft_model, threads=plan.draft_threads)
     try:
-        pieces = with_model.tokenizer.pieces
-        useful = LentDrafter(with_model, plan.draft_core)
-        useless = UselessDrafter(with_model, plan.draft_core, len(pieces))
-        drafter: Drafter = useless if plan.useless else useful
-        measured.draft_alone_ms = await asyncio.to_thread(_draft_alone, useful, plan.recordings[0])
+        drafter = LentDrafter(with_model, plan.draft_core)
         matches: list[list[bool]] = []
-        if any(arm.name == WINDOW for arm in plan.arms) and not plan.useless:
-            matches = await asyncio.to_thread(_all_matches, useful, plan)
-        for rtt_ms in plan.rtts_ms:
-            async with _writers(plan, cloud, rtt_ms, pieces, drafter) as (writers, relay):
-                await _measure_link(plan, writers, relay, rtt_ms, measured, show)
-                if matches:
-                    window = next(writer for writer in writers if writer.arm.name == WINDOW)
-                    measured.modelled_ms[rtt_ms] = [
-                        modelled_ms(window.controller, Turns.DUPLEX, WINDOW_GAMMA, one, _CATCH_UP)
-                        for one in matches
-                    ]
+        if any(arm.name == WINDOW for arm in plan.arms):
+            matches = await asyncio.to_thread(_all_matches, drafter, plan)
+        for link in plan.links:
+            async with _writers(plan, cloud, link, with_model.tokenizer.pieces, drafter) as (writers, relay):
+                await _measure_link(plan, writers, relay, link, measured, show)
+                measured.modelled_ms[link.name] = _modelled_ms(writers, matches)
     finally:
         with_model.close()
     return measured
 
 
-def _draft_alone(drafter: Drafter, recording: Recording) -> float:
-    """c_d in ms: the draft model writes by itself."""
-    proposer, count = Proposer(SamplingParams()), 64
-    drafter.prefill(recording.prompt_ids)
-    started = time.perf_counter()
-    drafter.draft(recording.prompt_ids, proposer, count, lambda _: True)
-    return 1e3 * (time.perf_counter() - started) / count
+def _modelled_ms(writers: Sequence[AnyWriter], matches: Sequence[Sequence[bool]]) -> list[float]:
+    """Of each text, what the event model says of ``WINDOW``; nothing where that is not measured."""
+    return [
+        modelled_ms(writer.controller, Turns.DUPLEX, WINDOW_GAMMA, one, _CATCH_UP)
+        for writer in writers
+        if isinstance(writer, Writer) and writer.arm.name == WINDOW
+        for one in matches
+    ]
 
 
 def _all_matches(drafter: Drafter, plan: Plan) -> list[list[bool]]:
@@ -110,18 +95,23 @@ def _all_matches(drafter: Drafter, plan: Plan) -> list[list[bool]]:
 
 @asynccontextmanager
 async def _writers(
-    plan: Plan, cloud: str, rtt_ms: float, pieces: Sequence[bytes], drafter: Drafter
-) -> AsyncIterator[tuple[list[Writer], Relay]]:
+    plan: Plan, cloud: str, link: BenchLink, pieces: Sequence[bytes], drafter: Drafter
+) -> AsyncIterator[tuple[list[AnyWriter], Relay]]:
     """A session for each arm, over the link or without it, and the link."""
     async with AsyncExitStack() as stack:
-        conditions = Conditions(rtt_ms=rtt_ms, jitter_ms=plan.jitter_ms, loss=plan.loss)
         host, port = cloud.rsplit(":", 1)
+        conditions = link.profile.steps[0].conditions
         relay = await stack.enter_async_context(Relay((host, int(port)), conditions))
         near = await stack.enter_async_context(CloudChannel(cloud))
         far = await stack.enter_async_context(CloudChannel(f"127.0.0.1:{relay.port}"))
         card = await fetch_card(near)
         await check_vocabulary(near, card, pieces)
-        writers = [Writer(arm, far if arm.remote else near, card, pieces, drafter) for arm in plan.arms]
+        writers: list[AnyWriter] = [
+            DraftWriter(arm, drafter, card.eos_ids)
+            if arm.name == DRAFT_ALONE
+            else Writer(arm, far if arm.remote else near, card, pieces, drafter)
+            for arm in plan.arms
+        ]
         for writer in writers:
             stack.push_async_callback(writer.close)
         yield writers, relay
@@ -129,51 +119,35 @@ async def _writers(
 
 async def _measure_link(
     plan: Plan,
-    writers: Sequence[Writer],
+    writers: Sequence[AnyWriter],
     relay: Relay,
-    rtt_ms: float,
+    link: BenchLink,
     measured: Measured,
     show: Callable[[str], None],
 ) -> None:
     for writer in writers:
-        await _write(plan, writer, 0, rtt_ms, _WARM_UP_TOKENS)
-    for prompt in range(len(plan.recordings)):
+        await _write(plan, writer, 0, link, _WARM_UP_TOKENS)
+    count = len(plan.recordings)
+    for prompt in range(count):
         # Each text begins with another arm, so that a slow minute does not always hit the same one.
         turn = prompt % len(writers)
         for writer in (*writers[turn:], *writers[:turn]):
-            async with _changing(relay, plan.changes):
-                measured.texts.append(await _write(plan, writer, prompt, rtt_ms, plan.tokens))
+            async with playing(relay, link.for_text(prompt, count)):
+                measured.texts.append(await _write(plan, writer, prompt, link, plan.tokens))
         latest = {
             text.arm: text.tpot_ms
             for text in measured.texts
-            if (text.prompt, text.rtt_ms) == (prompt, rtt_ms)
+            if (text.prompt, text.link) == (prompt, link.name)
         }
         alone = latest.get(CLOUD_ALONE, 0.0)
-        show(f"R {rtt_ms:g} ms, text {prompt + 1} of {len(plan.recordings)}: " + _line(latest, alone))
-
-
-@asynccontextmanager
-async def _changing(relay: Relay, changes: Sequence[tuple[float, float]]) -> AsyncIterator[None]:
-    """Change the link at each stated moment, and back in the end."""
-    before, loop = relay.conditions, asyncio.get_running_loop()
-
-    def change(rtt_ms: float) -> None:
-        relay.conditions = replace(before, rtt_ms=rtt_ms)
-
-    timers = [loop.call_later(at_s, change, rtt_ms) for at_s, rtt_ms in changes]
-    try:
-        yield
-    finally:
-        for timer in timers:
-            timer.cancel()
-        relay.conditions = before
+        show(f"{link_title(link.name)}, text {prompt + 1} of {count}: " + _line(latest, alone))
 
 
 def _line(tpot_ms: dict[str, float], alone_ms: float) -> str:
     return " · ".join(f"{arm} {ms:.1f}" for arm, ms in tpot_ms.items()) + f" (alone {alone_ms:.1f}) ms/token"
 
 
-async def _write(plan: Plan, writer: Writer, prompt: int, rtt_ms: float, tokens: int) -> Text:
+async def _write(plan: Plan, writer: AnyWriter, prompt: int, link: BenchLink, tokens: int) -> Text:
     recording = plan.recordings[prompt]
     request = GenerationRequest(recording.prompt_ids, max_tokens=min(tokens, len(recording.output_ids)))
-    return await writer.write(request, recording.output_ids, prompt, rtt_ms)
+    return await writer.write(request, recording.output_ids, prompt, link.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from draftwire_sim.bench.arms import CLOUD_ALONE
+from draftwire_sim.bench.arms import CLOUD_ALONE, DRAFT_ALONE
 from draftwire_sim.bench.texts import Text
 
 #: Tokens over which a pace is taken, and how much slower than the cloud alone counts as equal.
@@ -13,18 +13,18 @@ PACE_TOKENS, TOLERANCE = 16, 1.03
 
 
 def recoveries(texts: Sequence[Text], changed_at_s: float) -> dict[str, dict[str, list[float | None]]]:
-    """Arm -> R in ms, as JSON writes it -> of each text, seconds until ``recovery_s``.
+    """Arm -> link -> of each text, seconds until ``recovery_s``.
 
     Args:
         texts: all of a run; those of the cloud alone say how fast that is.
         changed_at_s: when the link changed for the last time, from the begin of a text.
     """
-    alone = {(one.rtt_ms, one.prompt): one.tpot_ms for one in texts if one.arm == CLOUD_ALONE}
+    alone = {(one.link, one.prompt): one.tpot_ms for one in texts if one.arm == CLOUD_ALONE}
     found: dict[str, dict[str, list[float | None]]] = defaultdict(lambda: defaultdict(list))
     for one in texts:
-        if (at := (one.rtt_ms, one.prompt)) in alone:
+        if (at := (one.link, one.prompt)) in alone and one.arm != DRAFT_ALONE:
             seconds = recovery_s(one.token_times_s, changed_at_s, alone[at] / 1e3)
-            found[one.arm][f"{one.rtt_ms:g}"].append(seconds)
+            found[one.arm][one.link].append(seconds)
     return {arm: dict(row) for arm, row in found.items()}
 
 

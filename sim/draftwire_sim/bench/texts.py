@@ -21,7 +21,8 @@ class Text:
     """Figures of one text."""
 
     arm: str
-    rtt_ms: float
+    #: Name of the link: R in ms, or a profile's.
+    link: str
     prompt: int
     tokens: tuple[int, ...]
     tpot_ms: float
@@ -34,7 +35,8 @@ class Text:
     bytes_down: int
     #: Seconds from the request to each token.
     token_times_s: tuple[float, ...]
-    identical: bool
+    #: Whether it is the target's; None where another text is meant.
+    identical: bool | None
 
     def as_json(self) -> dict[str, Any]:
         """Without the tokens themselves."""
@@ -64,7 +66,7 @@ class Writer:
         self._session = EdgeSession(channel, card, pieces, None if alone else drafter, self.controller)
 
     async def write(
-        self, request: GenerationRequest, expected: Sequence[int], prompt: int, rtt_ms: float
+        self, request: GenerationRequest, expected: Sequence[int], prompt: int, link: str
     ) -> Text:
         """Write one text and compare it.
 
@@ -72,7 +74,7 @@ class Writer:
             request: what to write.
             expected: the target's own tokens, of which at least as many are known as are asked for.
             prompt: which one it is.
-            rtt_ms: of the link, for the record.
+            link: its name, for the record.
         """
         started, times = time.perf_counter(), []
         async for event in self._session.generate(request):
@@ -83,7 +85,7 @@ class Writer:
         timings = result.timings
         tokens = result.token_ids
         return Text(
-            self.arm.name, rtt_ms, prompt, tokens, timings.tpot_ms or 0.0, timings.ttft_ms,
+            self.arm.name, link, prompt, tokens, timings.tpot_ms or 0.0, timings.ttft_ms,
             timings.target_passes, timings.num_guessed_tokens, timings.num_draft_tokens,
             timings.num_accepted_tokens, timings.bytes_up, timings.bytes_down, tuple(times),
             identical=tokens == tuple(expected[: len(tokens)]),
