@@ -67,8 +67,8 @@ def capacity(  # one parameter an option
     The edges are scripted: they draft the target's own text, each token wrong with chance 1 - acceptance.
     Service, gRPC and target are real, the service is a process of its own. The arms, interleaved: `batched`,
     the service as it is; `unbatched`, one session in a forward pass; `cloud`, streaming without drafts;
-    `vllm`, n-gram drafts, where it is installed. With --long-prompt: what a long prompt in mid-run does to the
-    others' verdicts. Exit code 1 when any text differs from what the target alone writes.
+    `vllm`, n-gram drafts, where it is installed. With --long-prompt: what a long prompt in mid-run does to
+    the others' verdicts. Exit code 1 when any text differs from what the target alone writes.
 
     For example:
 
