@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from draftwire_edge.branch import Judged
 from draftwire_edge.controller import Controller, GammaPolicy, Plan, Prefer, Seen
-from draftwire_edge.controller.estimators import RatioOfSums, RecentMedian, VerifyTime
+from draftwire_edge.controller.estimators import RatioOfSums, VerifyTime
 from draftwire_edge.controller.formulas import lockstep_tpot_ms, worth_drafting
+from draftwire_edge.controller.link import LinkEstimate
 from draftwire_edge.controller.survival import CalibratedAcceptance
 from draftwire_edge.drafter import Guess
 from draftwire_protocol.errors import UserInputError
@@ -364,11 +365,11 @@ def test_a_busy_cloud_makes_rounds_longer_and_pays_for_longer_drafts() -> None:
 
 
 def test_jitter_is_the_median_distance_from_the_round_trip() -> None:
-    trips = RecentMedian()
-    assert trips.spread == 0.0
+    link = LinkEstimate()
+    assert link.jitter_ms == 0.0
     for ms in (30.0, 32.0, 29.0, 900.0, 30.0):
-        trips.add(ms)
-    assert (trips.value, trips.spread) == (30.0, 1.0)
+        link.add(ms)
+    assert (link.rtt_ms, link.jitter_ms) == (30.0, 1.0)
 
 
 def test_one_slow_pass_never_makes_a_time_negative() -> None:
