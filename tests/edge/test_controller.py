@@ -361,7 +361,22 @@ def test_a_busy_cloud_makes_rounds_longer_and_pays_for_longer_drafts() -> None:
     slower = busy.predictions()[Mode.CLOUD].ms - quiet.predictions()[Mode.CLOUD].ms
     assert slower == pytest.approx(200.0)
     assert busy.predictions()[Mode.LOCKSTEP].passes < quiet.predictions()[Mode.LOCKSTEP].passes
+    missed = busy.predictions()[Mode.PIPELINED].ms - quiet.predictions()[Mode.PIPELINED].ms
+    assert missed == pytest.approx((1.0 - busy.alpha) * 200.0)
     assert busy.explain(busy.plan(64)).queue_ms == pytest.approx(200.0)
+
+
+@pytest.mark.parametrize("mode", [Mode.PIPELINED, Mode.DUPLEX])
+def test_a_busy_cloud_is_noticed_while_both_work_at_once(mode: Mode) -> None:
+    controller = Controller(GammaPolicy(mode=mode))
+    for queue_ms in (0.0, 100.0):
+        for _ in range(80):
+            controller.observe_draft(1, 10.0, mode)
+            seen = World(0.9, 10.0, 50.0, 1.0, 5.0).round(1)
+            controller.observe(replace(seen, mode=mode, queue_ms=queue_ms))
+        cost = controller.predictions()[Mode.PIPELINED].ms
+        expected = 10.0 + (1.0 - controller.alpha) * (5.0 + 52.0 + queue_ms)
+        assert cost == pytest.approx(expected, rel=0.02)
 
 
 def test_jitter_is_the_median_distance_from_the_round_trip() -> None:

@@ -145,7 +145,8 @@ class Controller:
         alone = max(self._paces.verify(Mode.CLOUD).ms(1) + self._paces.queue_ms(Mode.CLOUD), LEAST_MS)
         gamma, lockstep = self._best_lockstep()
         draft_ms, verify = self._paces.draft_ms(Mode.PIPELINED), self._paces.verify(Mode.PIPELINED)
-        pipelined = pipelined_tpot_ms(self.alpha, draft_ms, self._link.round_ms(1), verify.ms(2))
+        answered_ms = self._paces.miss_queue_ms + verify.ms(2)
+        pipelined = pipelined_tpot_ms(self.alpha, draft_ms, self._link.round_ms(1), answered_ms)
         duplex = duplex_tpot_ms(pipelined, alone)
         return {
             Mode.CLOUD: Cost(alone, 1.0),
