@@ -379,6 +379,23 @@ def test_a_busy_cloud_is_noticed_while_both_work_at_once(mode: Mode) -> None:
         assert cost == pytest.approx(expected, rel=0.02)
 
 
+def test_explanations_say_what_was_left_out_and_nothing_before_the_first_figure() -> None:
+    controller = Controller(GammaPolicy())
+    assert "predicted" not in controller.explain(controller.plan(10)).as_line()
+    # Both ends on one machine: taking turns was measured another time, and looks cheaper.
+    before, apart = Controller(GammaPolicy(mode=Mode.LOCKSTEP)), World(0.7, 20.0, 200.0, 1.0, 30.0)
+    for _ in range(60):
+        before.observe_draft(2, 40.0, Mode.LOCKSTEP)
+        before.observe(apart.round(2))
+    controller.restore(before.state())
+    for _ in range(20):
+        plan = controller.plan(10)
+        controller.observe_draft(1, 85.0, Mode.DUPLEX)
+        controller.observe(replace(World(0.7, 85.0, 180.0, 1.0, 30.0).round(1), mode=plan.mode))
+    reason = controller.explain(controller.plan(10)).reason
+    assert reason == "no other is 5% cheaper, lockstep left out for waiting on the link"
+
+
 def test_jitter_is_the_median_distance_from_the_round_trip() -> None:
     link = LinkEstimate()
     assert link.jitter_ms == 0.0
