@@ -27,6 +27,8 @@ class Branch:
     guesses: list[Guess] = field(default_factory=list)
     #: When each was sent, in seconds.
     sent_at: list[float] = field(default_factory=list)
+    #: Payload of the message that each came in.
+    sent_bytes: list[int] = field(default_factory=list)
     #: Whether anything was ever sent of it.
     used: bool = False
 
@@ -62,13 +64,14 @@ class Branch:
                 return self._next(len(ids), []), judged
         if len(ids) > len(self.sent_at):
             return self._next(len(ids), self.guesses[len(ids) :]), judged
-        del self.guesses[: len(ids)], self.sent_at[: len(ids)]
+        del self.guesses[: len(ids)], self.sent_at[: len(ids)], self.sent_bytes[: len(ids)]
         self.start += len(ids)
         return self, judged
 
-    def sent(self, count: int, now: float) -> None:
-        """``count`` more guesses are on their way, at ``now`` in seconds."""
+    def sent(self, count: int, now: float, num_bytes: int = 0) -> None:
+        """``count`` more guesses are on their way, at ``now`` in seconds, in a message of this payload."""
         self.sent_at += [now] * count
+        self.sent_bytes += [num_bytes] * count
         self.used = self.used or count > 0
 
     def _next(self, count: int, guesses: list[Guess]) -> Branch:

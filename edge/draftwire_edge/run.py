@@ -32,6 +32,8 @@ class Committed:
     judged: list[Judged]
     #: When the last draft that was judged had been sent, in seconds; None without one.
     sent_at: float | None
+    #: Payload of the message with it.
+    sent_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -60,6 +62,8 @@ class Run:
     fresh: bool = True
     #: When the last Draft went out, and since when the edge has been working towards the next verdict.
     sent_at: float = 0.0
+    #: Payload of that Draft.
+    sent_bytes: int = 0
     #: When the stream was opened.
     opened_at: float = 0.0
     since: float = 0.0
@@ -84,6 +88,7 @@ class Run:
     def reopen(self, plan: Plan, now: float) -> None:
         """A new stream begins at ``now``, in seconds: nothing is in flight."""
         self.plan, self.sent_at, self.opened_at = plan, now, now
+        self.sent_bytes = 0
         self.asked_mode = self.mode = plan.mode
         self.branch = Branch(0, self.length)
         self.awaits_verdict = self.fresh = self.drafter_behind = True
@@ -114,7 +119,7 @@ class Run:
         self.texts.extend(commit.texts)
         self.logprobs.extend(verdict.logprobs)
         self.recorder.tokens(len(ids), now)
-        sent_at = self._last_sent(verdict)
+        sent_at, sent_bytes = self._last_sent(verdict)
         before = self.branch
         self.branch, judged = before.commit(ids)
         # In lockstep the drafter misses at most two tokens, which belong to the cost of its first guess.
@@ -123,7 +128,7 @@ class Run:
         self.awaits_verdict, self.speechless = bool(self.branch.sent_at), False
         logprobs = verdict.logprobs or [None] * len(ids)
         rows = zip(commit.ids, commit.texts, sources, logprobs, strict=True)
-        return Committed([TokenEvent(*row) for row in rows], judged, sent_at)
+        return Committed([TokenEvent(*row) for row in rows], judged, sent_at, sent_bytes)
 
     def judge_late(self, branch: Branch, guesses: Sequence[Guess]) -> list[Judged]:
         """What the text says of a guess that came after its branch had been overtaken.
@@ -149,13 +154,14 @@ class Run:
             )
         return branch.ids[:count]
 
-    def _last_sent(self, verdict: Verdict) -> float | None:
-        """When the last of the judged drafts was sent."""
+    def _last_sent(self, verdict: Verdict) -> tuple[float | None, int]:
+        """When the last of the judged drafts was sent, and the payload of its message."""
         if self.mode is Mode.LOCKSTEP:
-            return self.sent_at
-        judged, sent_at = verdict.num_drafted, self.branch.sent_at
-        is_ours = judged and verdict.epoch == self.branch.epoch and judged <= len(sent_at)
-        return sent_at[judged - 1] if is_ours else None
+            return self.sent_at, self.sent_bytes
+        judged, branch = verdict.num_drafted, self.branch
+        if not (judged and verdict.epoch == branch.epoch and judged <= len(branch.sent_at)):
+            return None, 0
+        return branch.sent_at[judged - 1], branch.sent_bytes[judged - 1]
 
     @property
     def finish_reason(self) -> FinishReason | None:

@@ -258,6 +258,7 @@ class EdgeSession:
                 server_ms=verdict.timing.total_us / 1e3,
                 wait_ms=None if wait_s is None else 1e3 * wait_s,
                 queue_ms=verdict.timing.queue_us / 1e3,
+                sent_bytes=committed.sent_bytes,
             )
         )
 
@@ -358,10 +359,11 @@ class EdgeSession:
         guesses = branch.unsent
         ids = tuple(guess.token for guess in guesses)
         await stream.send(Draft(branch.epoch, branch.end - len(ids), ids, proposals_of(guesses)))
-        run.sent_at, run.awaits_verdict = started, True
-        branch.sent(len(ids), started)
+        num_bytes = stream.bytes_up - bytes_before
+        run.sent_at, run.sent_bytes, run.awaits_verdict = started, num_bytes, True
+        branch.sent(len(ids), started, num_bytes)
         if ids:
-            run.recorder.sent_draft(stream.bytes_up - bytes_before)
+            run.recorder.sent_draft(num_bytes)
         run.recorder.edge_work(self._clock() - started)
 
     async def _give_up_drafting(self, run: Run, error: Exception) -> None:

@@ -31,6 +31,7 @@ def test_a_branch_lives_while_it_agrees_with_the_text(
     # A branch of which nothing was sent needs no other epoch: the cloud never heard of it.
     assert after.epoch == (3 if lives or not sent else 4)
     assert list(after.ids) == (guesses[len(committed) :] if agree else [])
+    assert len(after.sent_bytes) == len(after.sent_at)
     assert len(after.sent_at) == (max(0, sent - len(committed)) if agree else 0)
     # Judged up to the first one that differs, and that one.
     assert [one.accepted for one in judged] == [True] * (len(judged) - (not agree)) + [False] * (not agree)

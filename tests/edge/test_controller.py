@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from draftwire_edge.branch import Judged
 from draftwire_edge.controller import Controller, GammaPolicy, Plan, Prefer, Seen
-from draftwire_edge.controller.estimators import RatioOfSums, RecentMedian, VerifyTime
+from draftwire_edge.controller.estimators import RatioOfSums, VerifyTime
 from draftwire_edge.controller.formulas import lockstep_tpot_ms, worth_drafting
+from draftwire_edge.controller.link import LinkEstimate
 from draftwire_edge.controller.survival import CalibratedAcceptance
 from draftwire_edge.drafter import Guess
 from draftwire_protocol.errors import UserInputError
@@ -360,15 +361,47 @@ def test_a_busy_cloud_makes_rounds_longer_and_pays_for_longer_drafts() -> None:
     slower = busy.predictions()[Mode.CLOUD].ms - quiet.predictions()[Mode.CLOUD].ms
     assert slower == pytest.approx(200.0)
     assert busy.predictions()[Mode.LOCKSTEP].passes < quiet.predictions()[Mode.LOCKSTEP].passes
+    missed = busy.predictions()[Mode.PIPELINED].ms - quiet.predictions()[Mode.PIPELINED].ms
+    assert missed == pytest.approx((1.0 - busy.alpha) * 200.0)
     assert busy.explain(busy.plan(64)).queue_ms == pytest.approx(200.0)
 
 
+@pytest.mark.parametrize("mode", [Mode.PIPELINED, Mode.DUPLEX])
+def test_a_busy_cloud_is_noticed_while_both_work_at_once(mode: Mode) -> None:
+    controller = Controller(GammaPolicy(mode=mode))
+    for queue_ms in (0.0, 100.0):
+        for _ in range(80):
+            controller.observe_draft(1, 10.0, mode)
+            seen = World(0.9, 10.0, 50.0, 1.0, 5.0).round(1)
+            controller.observe(replace(seen, mode=mode, queue_ms=queue_ms))
+        cost = controller.predictions()[Mode.PIPELINED].ms
+        expected = 10.0 + (1.0 - controller.alpha) * (5.0 + 52.0 + queue_ms)
+        assert cost == pytest.approx(expected, rel=0.02)
+
+
+def test_explanations_say_what_was_left_out_and_nothing_before_the_first_figure() -> None:
+    controller = Controller(GammaPolicy())
+    assert "predicted" not in controller.explain(controller.plan(10)).as_line()
+    # Both ends on one machine: taking turns was measured another time, and looks cheaper.
+    before, apart = Controller(GammaPolicy(mode=Mode.LOCKSTEP)), World(0.7, 20.0, 200.0, 1.0, 30.0)
+    for _ in range(60):
+        before.observe_draft(2, 40.0, Mode.LOCKSTEP)
+        before.observe(apart.round(2))
+    controller.restore(before.state())
+    for _ in range(20):
+        plan = controller.plan(10)
+        controller.observe_draft(1, 85.0, Mode.DUPLEX)
+        controller.observe(replace(World(0.7, 85.0, 180.0, 1.0, 30.0).round(1), mode=plan.mode))
+    reason = controller.explain(controller.plan(10)).reason
+    assert reason == "no other is 5% cheaper, lockstep left out for waiting on the link"
+
+
 def test_jitter_is_the_median_distance_from_the_round_trip() -> None:
-    trips = RecentMedian()
-    assert trips.spread == 0.0
+    link = LinkEstimate()
+    assert link.jitter_ms == 0.0
     for ms in (30.0, 32.0, 29.0, 900.0, 30.0):
-        trips.add(ms)
-    assert (trips.value, trips.spread) == (30.0, 1.0)
+        link.add(ms)
+    assert (link.rtt_ms, link.jitter_ms) == (30.0, 1.0)
 
 
 def test_one_slow_pass_never_makes_a_time_negative() -> None:

@@ -29,7 +29,8 @@ def draft(run: Run, *tokens: int, sent: int | None = None) -> None:
     run.branch.guesses += [Guess(token, 0.5) for token in tokens]
     count = len(tokens) if sent is None else sent
     for _ in range(count):
-        run.branch.sent(1, 10.0 + len(run.branch.sent_at))
+        at = len(run.branch.sent_at)
+        run.branch.sent(1, 10.0 + at, 20 + at)
 
 
 def test_tokens_say_where_they_came_from_and_when_they_had_been_sent() -> None:
@@ -38,11 +39,11 @@ def test_tokens_say_where_they_came_from_and_when_they_had_been_sent() -> None:
     committed = run.commit(Verdict(0, 3, 2, (9,), Mode.DUPLEX, num_drafted=2), now=20.0)
     assert [token.source for token in committed.tokens] == ["draft", "draft", "target"]
     assert [one.accepted for one in committed.judged] == [True, True, False]
-    assert committed.sent_at == 11.0
+    assert (committed.sent_at, committed.sent_bytes) == (11.0, 21)
     assert (run.branch.epoch, run.branch.start, run.awaits_verdict) == (1, 6, False)
     committed = run.commit(Verdict(1, 6, 0, (7,), Mode.DUPLEX), now=21.0)
     assert [token.source for token in committed.tokens] == ["fill"]
-    assert committed.sent_at is None
+    assert (committed.sent_at, committed.sent_bytes) == (None, 0)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from draftwire_edge.branch import Judged
-from draftwire_edge.controller.estimators import RecentMedian
 from draftwire_edge.controller.explanation import Explanation
 from draftwire_edge.controller.formulas import (
     duplex_tpot_ms,
@@ -17,6 +16,7 @@ from draftwire_edge.controller.formulas import (
     survival_bar,
     worth_drafting,
 )
+from draftwire_edge.controller.link import LinkEstimate
 from draftwire_edge.controller.modes import LEAST_MS, Cost, ModeChoice
 from draftwire_edge.controller.pace import Paces
 from draftwire_edge.controller.policy import GammaPolicy, Plan, Prefer
@@ -62,6 +62,8 @@ class Seen:
     wait_ms: float | None = None
     #: Of the time in the cloud, the wait before the forward pass.
     queue_ms: float = 0.0
+    #: Payload of the message with that last draft.
+    sent_bytes: int = 0
 
 
 class Controller:
@@ -77,7 +79,7 @@ class Controller:
         self._policy = policy
         self._survival = Survival()
         self._paces = Paces()
-        self._rtt_ms = RecentMedian()
+        self._link = LinkEstimate()
         first = Mode.LOCKSTEP if policy.prefer is Prefer.COST else Mode.DUPLEX
         self._modes = ModeChoice(policy.mode or first, policy.prefer.pass_weight)
         self._verdicts = self._empty_rounds = 0
@@ -96,8 +98,8 @@ class Controller:
 
     @property
     def rtt_ms(self) -> float:
-        """R, round-trip time without server work."""
-        return self._rtt_ms.value
+        """R, round-trip time of a message of no bytes, without server work."""
+        return self._link.rtt_ms
 
     @property
     def draft_ms(self) -> float:
@@ -143,7 +145,8 @@ class Controller:
         alone = max(self._paces.verify(Mode.CLOUD).ms(1) + self._paces.queue_ms(Mode.CLOUD), LEAST_MS)
         gamma, lockstep = self._best_lockstep()
         draft_ms, verify = self._paces.draft_ms(Mode.PIPELINED), self._paces.verify(Mode.PIPELINED)
-        pipelined = pipelined_tpot_ms(self.alpha, draft_ms, self.rtt_ms, verify.ms(2))
+        answered_ms = self._paces.miss_queue_ms + verify.ms(2)
+        pipelined = pipelined_tpot_ms(self.alpha, draft_ms, self._link.round_ms(1), answered_ms)
         duplex = duplex_tpot_ms(pipelined, alone)
         return {
             Mode.CLOUD: Cost(alone, 1.0),
@@ -158,10 +161,12 @@ class Controller:
         fixed = self._policy.gamma
         draft_ms, verify = self._paces.draft_ms(Mode.LOCKSTEP), self._paces.verify(Mode.LOCKSTEP)
         queue_ms = self._paces.queue_ms(Mode.LOCKSTEP)
-        costs = {
-            gamma: lockstep_tpot_ms(gamma, self.alpha, draft_ms, self.rtt_ms, queue_ms + verify.ms(gamma + 1))
-            for gamma in ((fixed,) if fixed else range(1, MAX_DRAFT_TOKENS + 1))
-        }
+
+        def cost_ms(gamma: int) -> float:
+            passed_ms = queue_ms + verify.ms(gamma + 1)
+            return lockstep_tpot_ms(gamma, self.alpha, draft_ms, self._link.round_ms(gamma), passed_ms)
+
+        costs = {gamma: cost_ms(gamma) for gamma in ((fixed,) if fixed else range(1, MAX_DRAFT_TOKENS + 1))}
         best = min(costs, key=lambda gamma: costs[gamma])
         return best, costs[best]
 
@@ -182,8 +187,7 @@ class Controller:
         if not guesses and mode is Mode.DUPLEX and self._never_overtakes():
             return False
         survival = self._survival.of_next(guesses)
-        slope_ms = self._paces.verify(mode).slope_ms
-        return worth_drafting(survival, self._felt_draft_ms, slope_ms, self.tpot_ms)
+        return worth_drafting(survival, self._felt_draft_ms, self._felt_slope_ms, self.tpot_ms)
 
     def _never_overtakes(self) -> bool:
         """Whether a new branch would hardly ever be of use before the cloud has written its tokens."""
@@ -196,23 +200,29 @@ class Controller:
         weight = self._policy.prefer.draft_weight if self.mode.drafts_on else 1.0
         return weight * self.draft_ms
 
+    @property
+    def _felt_slope_ms(self) -> float:
+        """b, and on a narrow link that is waited for also one more token's way up."""
+        way_ms = self._link.token_ms if self.mode is Mode.LOCKSTEP else 0.0
+        return self._paces.verify(self.mode).slope_ms + way_ms
+
     def explain(self, plan: Plan) -> Explanation:
         """The numbers behind a plan."""
-        slope = self._paces.verify(plan.mode).slope_ms
         predictions = self.predictions() if self._verdicts else {}
         return Explanation(
             mode=plan.mode,
             reason="as asked for" if self._policy.mode else self._modes.reason,
             limit=plan.limit,
             rtt_ms=self.rtt_ms,
-            jitter_ms=self._rtt_ms.spread,
+            jitter_ms=self._link.jitter_ms,
+            uplink_bytes_per_s=self._link.uplink_bytes_per_s,
             queue_ms=self._paces.queue_ms(plan.mode),
             draft_ms=self.draft_ms,
             verify_a_ms=self.verify_ms(0),
-            verify_b_ms=slope,
+            verify_b_ms=self._paces.verify(plan.mode).slope_ms,
             alpha=self.alpha,
             tpot_ms=self.tpot_ms,
-            bar=survival_bar(self._felt_draft_ms, slope, self.tpot_ms),
+            bar=survival_bar(self._felt_draft_ms, self._felt_slope_ms, self.tpot_ms),
             predicted_ms={mode: cost.ms for mode, cost in predictions.items()},
         )
 
@@ -245,8 +255,8 @@ class Controller:
         self._observe_probe(judged, 0)
 
     def observe_round_trip(self, ms: float) -> None:
-        """Learn from a message and its answer, without the server's time."""
-        self._rtt_ms.add(max(0.0, ms))
+        """Learn from another message than a draft and its answer, without the server's time."""
+        self._link.add(ms)
 
     def observe(self, seen: Seen) -> None:
         """Learn from a verdict."""
@@ -254,7 +264,9 @@ class Controller:
         self._survival.add(seen.tested)
         self._paces.observe(seen.mode, seen.num_drafted, seen.forward_ms, seen.queue_ms)
         if seen.wait_ms is not None:
-            self.observe_round_trip(seen.wait_ms - seen.server_ms)
+            self._link.add(seen.wait_ms - seen.server_ms, seen.sent_bytes)
+            if seen.sent_bytes and seen.mode is Mode.LOCKSTEP:
+                self._link.add_size(seen.num_drafted, seen.sent_bytes)  # elsewhere a block comes in pieces
         self._modes.observe(
             seen.mode, tokens=seen.committed, ms=self._without_stall(seen), passes=1, rtt_ms=self.rtt_ms
         )

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Sequence
-from statistics import median
 
 
 class RatioOfSums:
@@ -42,38 +40,11 @@ class RatioOfSums:
         return self._numerators / self._denominators if self._denominators > 0.0 else self._prior
 
 
-class RecentMedian:
-    """Median of the last few values: one stall among them changes nothing.
-
-    Args:
-        window: how many values.
-    """
-
-    def __init__(self, window: int = 5) -> None:
-        self._values: deque[float] = deque(maxlen=window)
-
-    def add(self, value: float) -> None:
-        """Take in one value."""
-        self._values.append(value)
-
-    @property
-    def value(self) -> float:
-        """The median; 0 while nothing was seen."""
-        return median(self._values) if self._values else 0.0
-
-    @property
-    def spread(self) -> float:
-        """Median distance from the median: of round trips, their jitter; 0 while nothing was seen."""
-        middle = self.value
-        return median(abs(value - middle) for value in self._values) if self._values else 0.0
-
-
-class VerifyTime:
-    """t_v(n) = a + b·n fitted to the server's own figures by fading least squares, in ms.
+class FadingLine:
+    """a + b·n by fading least squares, neither a nor b ever negative.
 
     The slope is pulled towards ``prior_slope · a`` while little was seen, so that equal n do not
-    leave it undetermined; it is never negative. A constant t_v instead of this line let γ of real
-    systems run away.
+    leave it undetermined.
 
     Args:
         decay: weight an observation keeps when the next one comes.
@@ -87,14 +58,14 @@ class VerifyTime:
         self._prior_weight = prior_weight
         self._weight = self._n = self._t = self._nn = self._nt = 0.0
 
-    def add(self, n: int, ms: float) -> None:
-        """Take in one forward pass of ``n`` tokens."""
+    def add(self, n: int, value: float) -> None:
+        """Take in the value at ``n``."""
         keep = self._decay
         self._weight = self._weight * keep + 1.0
         self._n = self._n * keep + n
-        self._t = self._t * keep + ms
+        self._t = self._t * keep + value
         self._nn = self._nn * keep + n * n
-        self._nt = self._nt * keep + n * ms
+        self._nt = self._nt * keep + n * value
 
     def state(self) -> list[float]:
         """What was seen, for ``restore``."""
@@ -110,8 +81,8 @@ class VerifyTime:
         return self._weight > 0.0
 
     @property
-    def slope_ms(self) -> float:
-        """Cost b of one more token, in ms."""
+    def slope(self) -> float:
+        """b; 0 while nothing was seen."""
         if not self.known:
             return 0.0
         mean_n, mean_t = self._n / self._weight, self._t / self._weight
@@ -119,14 +90,30 @@ class VerifyTime:
         spread = self._nn - self._weight * mean_n**2
         covariance = self._nt - self._weight * mean_n * mean_t
         slope = (covariance + self._prior_weight * prior) / (spread + self._prior_weight)
-        # One slow pass must not make the line cross zero: a is never negative.
+        # One large value must not make the line cross zero: a is never negative.
         return min(max(0.0, slope), mean_t / mean_n if mean_n else 0.0)
+
+    def at(self, n: float) -> float:
+        """a + b·n; 0 while nothing was seen."""
+        if not self.known:
+            return 0.0
+        return self._t / self._weight + self.slope * (n - self._n / self._weight)
+
+
+class VerifyTime(FadingLine):
+    """t_v(n) = a + b·n fitted to the server's own figures, in ms.
+
+    A constant t_v instead of this line let γ of real systems run away.
+    """
+
+    @property
+    def slope_ms(self) -> float:
+        """Cost b of one more token, in ms."""
+        return self.slope
 
     def ms(self, n: float) -> float:
         """t_v(n); 0 while nothing was seen."""
-        if not self.known:
-            return 0.0
-        return self._t / self._weight + self.slope_ms * (n - self._n / self._weight)
+        return self.at(n)
 
 
 def _faded(state: Sequence[float], weight: float) -> list[float]:

@@ -21,6 +21,8 @@ class Explanation:
     rtt_ms: float
     #: Median distance of the last round trips from R.
     jitter_ms: float
+    #: Rate at which the edge's bytes go up; None without evidence of a limit.
+    uplink_bytes_per_s: float | None
     #: Wait in the cloud before a forward pass.
     queue_ms: float
     draft_ms: float
@@ -44,9 +46,12 @@ class Explanation:
     def as_line(self) -> str:
         """For a terminal."""
         predicted = ", ".join(f"{mode.value} {ms:.0f}" for mode, ms in self.predicted_ms.items())
+        why = f"{self.reason}; predicted {predicted}" if predicted else self.reason
+        rate = self.uplink_bytes_per_s
+        uplink = "" if rate is None else f"· up {rate / 1e3:.1f} kB/s "
         return (
-            f"R {self.rtt_ms:.0f}±{self.jitter_ms:.0f} ms · queue {self.queue_ms:.0f} "
+            f"R {self.rtt_ms:.0f}±{self.jitter_ms:.0f} ms {uplink}· queue {self.queue_ms:.0f} "
             f"· c_d {self.draft_ms:.1f} · t_v {self.verify_a_ms:.0f}+{self.verify_b_ms:.1f}n "
             f"· α {self.alpha:.2f} · TPOT* {self.tpot_ms:.1f} → {self.mode.value}, up to {self.limit} "
-            f"while survival > {self.bar:.2f} ({self.reason}; predicted {predicted})"
+            f"while survival > {self.bar:.2f} ({why})"
         )

@@ -40,7 +40,7 @@ def lockstep_tpot_ms(gamma: int, alpha: float, draft_ms: float, rtt_ms: float, v
         alpha: α, chance that one drafted token is accepted.
         draft_ms: c_d.
         rtt_ms: R.
-        verify_ms: t_v(γ+1).
+        verify_ms: t_v(γ+1), and the wait before it.
     """
     return (gamma * draft_ms + rtt_ms + verify_ms) / expected_tokens(alpha, gamma)
 
@@ -56,7 +56,7 @@ def pipelined_tpot_ms(alpha: float, draft_ms: float, rtt_ms: float, verify_ms: f
         alpha: α, chance that one drafted token is accepted.
         draft_ms: c_d.
         rtt_ms: R.
-        verify_ms: t_v of a pass.
+        verify_ms: t_v of a pass, and the wait before it.
     """
     return draft_ms + (1.0 - alpha) * (rtt_ms + verify_ms)
 

@@ -118,8 +118,20 @@ class ModeChoice:
         elif scores[best] < (1.0 - HYSTERESIS) * present:
             self._switch(best, f"cheaper than {self.current.value}, {scores[best]:.2f} against {present:.2f}")
         else:
-            self.reason = "none is much cheaper"
+            self.reason = f"no other is {HYSTERESIS:.0%} cheaper{self._but_for(formulas, allowed, sensible)}"
         return self.current
+
+    def _but_for(
+        self, formulas: Mapping[Mode, Cost], allowed: Collection[Mode], sensible: Collection[Mode]
+    ) -> str:
+        """The modes that look cheaper by the formulas and are left out all the same."""
+        least_ms = min(formulas[mode].ms for mode in sensible)
+        left_out = [
+            mode.value
+            for mode in Mode
+            if mode in allowed and mode not in sensible and formulas[mode].ms < (1.0 - HYSTERESIS) * least_ms
+        ]
+        return f", {' and '.join(left_out)} left out for waiting on the link" if left_out else ""
 
     def _sensible(self, allowed: Collection[Mode], rtt_ms: float) -> Collection[Mode]:
         """The modes that could be the cheapest; where only time counts, waiting rarely is."""

@@ -107,6 +107,15 @@ class Paces:
         own = self._of[mode.drafts_on]
         return own.queue.value if own.fresh else 0.0
 
+    @property
+    def miss_queue_ms(self) -> float:
+        """Wait of the first draft after a miss, when the cloud has nothing of its own text to do.
+
+        That is the wait for other texts' passes, as taking turns measures it. Where that is not known,
+        working at once tells it, too high by what drafts wait for their own text's pass: about half a c_d.
+        """
+        return next((pace.queue.value for pace in self._of.values() if pace.fresh), 0.0)
+
     def state(self) -> dict[str, Any]:
         """What was seen, for ``restore``."""
         return {"apart": self._of[False].state(), "at_once": self._of[True].state()}

@@ -106,6 +106,7 @@ def latency(
             LinkOptions,
             chosen_links,
         )
+        from draftwire_sim.bench.parts import check_installed  # noqa: PLC0415  # keeps --help quick
 
         typed = LinkOptions(rtt_ms, profile, change, jitter_ms, rate_kbit, loss)
         links = chosen_links(typed, QUICK_RTTS if quick else DEFAULT_RTTS)
@@ -116,6 +117,7 @@ def latency(
             "prompts": prompts, "tokens": tokens, "arms": arms, "a_ms": a_ms, "b_ms": b_ms,
             "useless": useless, "draft_threads": draft_threads,
         }  # fmt: skip
+        check_installed(plots=plot is not None)
         report = run(options, links)
         show(report)
         if json_file is not None:

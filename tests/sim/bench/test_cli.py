@@ -37,6 +37,22 @@ def test_senseless_options_are_refused_by_name(options: list[str], says: str) ->
     assert says in " ".join(finished.output.split())
 
 
+@pytest.mark.parametrize(
+    ("missing", "says"),
+    [("torch", "the cloud's half is not installed"), ("matplotlib", "--plot needs matplotlib")],
+)
+def test_half_an_installation_is_told_before_anything_starts(
+    missing: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    finished = CliRunner().invoke(app, ["latency", "--plot", "never.png"])
+    assert finished.exit_code == 1
+    shown = " ".join(finished.output.split())
+    assert says in shown
+    assert "pip install" in shown
+    assert "Traceback" not in shown
+
+
 def test_the_laptops_command_has_it() -> None:
     command = Path(sys.executable).with_name("draftwire")
     shown = subprocess.run([command, "bench", "--help"], capture_output=True, text=True, check=True)
