@@ -11,6 +11,8 @@ import numpy as np
 _FORGET = 0.98
 #: Passes before a prediction is worth anything.
 _ENOUGH = 4
+#: Pairs are counted in so many.
+_PAIRS = 1000.0
 
 
 class PassShape(NamedTuple):
@@ -75,7 +77,7 @@ class StepCost:
 
         The larger root of ``c n^2 + (b + c past) n = seconds``.
         """
-        _, b, c = self._abc
+        _, b, c = self._abc / (1.0, 1.0, _PAIRS)
         linear = b + c * past
         if not self.known or (linear <= 0 and c <= 0):
             return most
@@ -84,8 +86,8 @@ class StepCost:
 
 
 def _features(shape: PassShape) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    # Pairs in thousands: numbers of like size are solved for more exactly.
-    return np.array([1.0, shape.rows, shape.pairs / 1000.0])
+    # Numbers of like size are solved for more exactly.
+    return np.array([1.0, shape.rows, shape.pairs / _PAIRS])
 
 
 def _non_negative_fit(
