@@ -346,7 +346,7 @@ class EngineLoop:
         if not stream.first_verdict_sent:
             stream.first_verdict_sent = True
             stream.send(Opened(stream.cached, _us(self._clock() - stream.opened_at)))
-        stream.send(verdict)
+        stream.send(self._scheduler.advise(stream, verdict))
         self._scheduler.answered(stream, self._clock())
         self._leases.note(stream.slot, stream.tenant)
         stream.end_if_finished()

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, NamedTuple, TypeVar
 
 from draftwire_cloud.fairness import DeficitRoundRobin
-from draftwire_cloud.gamma_budget import choose_lengths
+from draftwire_cloud.gamma_budget import budget, choose_lengths, survival_bar
 from draftwire_cloud.leases import Slot
 from draftwire_cloud.read_budget import read_seconds
 from draftwire_cloud.session import CloudSession, Work
@@ -28,6 +28,7 @@ from draftwire_protocol.messages import (
     EdgeMessage,
     Finished,
     Mode,
+    Verdict,
 )
 
 S = TypeVar("S", bound=Slot)
@@ -78,6 +79,8 @@ class Stream(Generic[S]):
     think: ThinkTime = field(default_factory=ThinkTime)
     #: Whether a longer beginning was looked for among other sessions.
     shared: bool = False
+    #: A fill was put off since the last verdict.
+    fill_refused: bool = False
     #: New tokens of its last verdict, a guess at those of the next.
     verify_rows: int = 1
     #: Its keys and values were dropped so that others could go on; they are built again when they fit.
@@ -146,6 +149,8 @@ class Scheduler(Generic[S]):
         self._turns: dict[str, DeficitRoundRobin[Stream[S]]] = {}
         #: What a pass over drafts alone usually takes, in seconds.
         self._verify_s = 0.0
+        #: What one more drafted token must promise to be worth its place in a pass; 0 with one session.
+        self._bar = 0.0
         #: When the last verdict left, in seconds.
         self._pass_ended_at = -math.inf
 
@@ -205,6 +210,8 @@ class Scheduler(Generic[S]):
             return Step([], until)
         # 4. Fills only where they slow nobody down.
         refused = self._refused_fills(now, filling, verifying, drafting)
+        for one in refused:
+            one.fill_refused = True
         wanting = [one for one in wanting if one not in refused]
         # 5. In fair order, until the step is full; prompts in pieces that others can bear.
         room: _Room[S] = _Room(self._max_batch, to_read)
@@ -225,6 +232,12 @@ class Scheduler(Generic[S]):
         if drafts:
             alone = self.cost.predict(PassShape.of(drafts)) if len(drafts) < len(jobs) else seconds
             self._verify_s += (_NEW if self._verify_s else 1.0) * (alone - self._verify_s)
+
+    def advise(self, stream: Stream[S], verdict: Verdict) -> Verdict:
+        """The verdict, with what was decided about its session."""
+        refused, stream.fill_refused = stream.fill_refused, False
+        most = budget(stream.session.acceptance, self._bar)
+        return replace(verdict, gamma_budget=most, fill_refused=refused)
 
     def answered(self, stream: Stream[S], now: float) -> None:
         """A verdict left."""
@@ -337,16 +350,18 @@ class Scheduler(Generic[S]):
         A block is cut only where what is left of it waits for the next pass, and where drafts are accepted
         by equality; the chances come from decided tokens alone.
         """
-        lengths = {one: len(one.session.block or ()) for one in wanting}
-        cuttable = [one for one in wanting if one.session.mode.drafts_on and lengths[one]]
-        if len(wanting) > 1 and cuttable and self.cost.known:
-            chances = [
-                [one.session.acceptance ** (i + 1) for i in range(lengths[one])] if one in cuttable else []
-                for one in wanting
-            ]
-            chosen = choose_lengths(chances, self.cost.fixed_s, self.cost.row_s)
-            lengths |= {one: n for one, n in zip(wanting, chosen, strict=True) if one in cuttable}
-        return lengths
+        survivals = [one.session.survivals for one in wanting]
+        lengths = list(map(len, survivals))
+        if len(wanting) > 1 and self.cost.known:
+            cuttable = [one.session.mode.drafts_on for one in wanting]
+            offered = [row if cut else [] for row, cut in zip(survivals, cuttable, strict=True)]
+            chosen = choose_lengths(offered, self.cost.fixed_s, self.cost.row_s)
+            lengths = [n if cut else whole for n, cut, whole in zip(chosen, cuttable, lengths, strict=True)]
+            verified = [row[:n] for row, n in zip(survivals, lengths, strict=True)]
+            self._bar = survival_bar(verified, self.cost.fixed_s, self.cost.row_s)
+        elif wanting:
+            self._bar = 0.0
+        return dict(zip(wanting, lengths, strict=True))
 
     def _take_in(self, stream: Stream[S]) -> None:
         """Hand waiting messages to the session; an error ends the stream, not the session."""

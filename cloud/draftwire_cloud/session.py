@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
+from operator import mul
 
 import numpy as np
 
@@ -246,6 +248,14 @@ class CloudSession:
         """Share of the drafted tokens so far that stayed; of decided ones only, with two of three before."""
         usage = self.usage
         return (usage.num_accepted_tokens + 2) / (usage.num_draft_tokens + 3)
+
+    @property
+    def survivals(self) -> list[float]:
+        """For each token of the block the chance that it stays, as the edge or the past sees it."""
+        block = self.block or ()
+        if self.mode.drafts_on:
+            return list(accumulate(self._lookahead.chances(len(block), self.acceptance), mul))
+        return [self.acceptance ** (i + 1) for i in range(len(block))]
 
     def next_work(
         self, cached: int, most_read: int = 512, most_drafted: int = MAX_DRAFT_TOKENS
