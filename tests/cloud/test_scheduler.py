@@ -6,6 +6,7 @@ import numpy as np
 
 from draftwire_cloud.scheduler import Received, Scheduler, Stream
 from draftwire_cloud.session import CloudSession, Vocabulary
+from draftwire_cloud.step_cost import PassShape
 from draftwire_protocol.errors import DraftwireError, ProtocolError
 from draftwire_protocol.messages import Cancel, CloudMessage, Draft, Finished, Mode, Open, Verdict
 from draftwire_protocol.params import SamplingParams
@@ -126,6 +127,8 @@ def busy(count: int) -> tuple[Scheduler[Slot], list[Stream[Slot]]]:
             one.first_verdict_sent = True
             scheduler.answered(one, turn + 0.1)
         scheduler.observe(jobs, lengths, 0.05 + 0.01 * len(jobs))
+    for rows in range(1, 40):
+        scheduler.cost.observe(PassShape(rows, 0), 0.05 + 0.01 * rows)
     return scheduler, streams
 
 
@@ -146,7 +149,10 @@ def test_whoever_shares_a_pass_is_told_how_long_a_block_pays() -> None:
     alone, (one,) = busy(1)
     assert alone.advise(one, verdict).gamma_budget == 0
     together, streams = busy(8)
-    assert together.advise(streams[0], verdict).gamma_budget == 1, "no draft of theirs was ever accepted"
+    together.next_step(9.0)
+    most = together.advise(streams[0], verdict).gamma_budget
+    # 8 tokens in 130 ms, 10 ms a row: 0.62 of a token a row; two of three drafted tokens are taken to stay.
+    assert most == 1
 
 
 def test_an_unlikely_block_is_cut_where_the_edge_says_so() -> None:
