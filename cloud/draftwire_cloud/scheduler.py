@@ -352,7 +352,7 @@ class Scheduler(Generic[S]):
         """
         survivals = [one.session.survivals for one in wanting]
         lengths = list(map(len, survivals))
-        if len(wanting) > 1 and self.cost.known:
+        if min(len(wanting), self._max_batch) > 1 and self.cost.known:
             cuttable = [one.session.mode.drafts_on for one in wanting]
             offered = [row if cut else [] for row, cut in zip(survivals, cuttable, strict=True)]
             chosen = choose_lengths(offered, self.cost.fixed_s, self.cost.row_s)
