@@ -38,6 +38,17 @@ def eos_ids(model: Any) -> tuple[int, ...]:
     return ()
 
 
+def heads(config: Any) -> tuple[int, int, int]:
+    """Query heads, key heads and numbers in a head; usual ones where a configuration does not say."""
+    text = config.get_text_config(decoder=True)
+    n_heads = getattr(text, "num_attention_heads", None)
+    if not isinstance(n_heads, int) or n_heads < 1:
+        return (4, 2, 64)
+    n_kv = getattr(text, "num_key_value_heads", None) or n_heads
+    dim = getattr(text, "head_dim", None) or text.hidden_size // n_heads
+    return (n_heads, n_kv, dim) if n_heads % n_kv == 0 else (4, 2, 64)
+
+
 def context_length(config: Any) -> int:
     """The context the model can be served for, in tokens.
 

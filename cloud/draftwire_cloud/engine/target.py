@@ -7,13 +7,18 @@ from typing import Any, Literal, Self
 import torch
 from transformers import AutoModelForCausalLM
 
-from draftwire_cloud.engine.agreement import half_row_counts, plain_row_counts, query_multiple
+from draftwire_cloud.engine.agreement import (
+    blocked_row_counts,
+    half_row_counts,
+    plain_row_counts,
+    query_multiple,
+)
 from draftwire_cloud.engine.architecture import require_supported, uses_sliding_window
 from draftwire_cloud.engine.arena import Arena
 from draftwire_cloud.engine.attention import PACKED_ATTENTION
 from draftwire_cloud.engine.cache import LayoutCache, PackedCache
 from draftwire_cloud.engine.errors import ContextOverflowError, UnsupportedModelError
-from draftwire_cloud.engine.facts import ModelFacts, context_length, eos_ids
+from draftwire_cloud.engine.facts import ModelFacts, context_length, eos_ids, heads
 from draftwire_cloud.engine.layout import KvLayout
 from draftwire_cloud.engine.packing import Plan, Span, make_plan
 from draftwire_cloud.engine.precision import DtypeName, pick_device, pick_dtype
@@ -188,7 +193,7 @@ def run(model: Any, plan: Plan, cache: PackedCache) -> torch.Tensor:
     return logits.float()
 
 
-def choose_policy(model: torch.nn.Module, dtype: torch.dtype, forms: dict[str, int]) -> ShapePolicy:
+def choose_policy(model: Any, dtype: torch.dtype, forms: dict[str, int]) -> ShapePolicy:
     """The padding under which the kernels in use here agree, see `ShapePolicy`.
 
     Args:
@@ -201,11 +206,13 @@ def choose_policy(model: torch.nn.Module, dtype: torch.dtype, forms: dict[str, i
     agreeing = []
     if forms.get("half"):
         agreeing.append(half_row_counts())
+    if forms.get("blocked"):
+        agreeing.append(blocked_row_counts(model))
     if has_plain_products(model):
         agreeing.append(plain_row_counts(dtype))
     last = min((counts[-1] for counts in agreeing), default=0)
     common = (n for n in range(1, last + 1) if all(n in counts for counts in agreeing))
-    return ShapePolicy(query_multiple=query_multiple(dtype), row_counts=tuple(common))
+    return ShapePolicy(query_multiple=query_multiple(dtype, *heads(model.config)), row_counts=tuple(common))
 
 
 def has_plain_products(model: torch.nn.Module) -> bool:
