@@ -24,7 +24,7 @@ from draftwire_protocol.errors import DraftwireError
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-#: After a rank ended: how long rank 0's own work may take to fail with words of its own, in seconds.
+#: How far apart a rank's end and the failure of rank 0's own work may be noticed, in seconds.
 _OWN_WORDS_S = 2.0
 #: And how long until the process ends, even out of a sum that waits for the dead.
 _LAST_RESORT_S = 15.0
@@ -84,6 +84,8 @@ class RankGroup:
             return self._load_with_others(say)
         finally:
             self._loading.clear()
+            if self._leaving.is_set():
+                self._left.set()
 
     def _load_with_others(self, say: Callable[[str], None]) -> LoadedTarget:
         world, listener = self._world, None
@@ -113,14 +115,14 @@ class RankGroup:
     def _watch(self) -> None:
         """Notice the first rank that ends before it is let go."""
         ended = connection.wait([process.sentinel for process in self._processes])
-        if self._leaving.is_set():
-            return
         rank, process = next((i, p) for i, p in enumerate(self._processes, 1) if p.sentinel in ended)
         process.join()
-        why = (
-            f"rank {rank} of the split model ended with exit code {process.exitcode}; start the service again"
-        )
-        self._loop.call_soon_threadsafe(self._note_loss, why)
+        how = f"ended with exit code {process.exitcode}"
+        why = f"rank {rank} of the split model {how}; start the service again"
+        if not self._leaving.is_set():
+            self._loop.call_soon_threadsafe(self._note_loss, why)
+        elif not self._loading.is_set():
+            return
         if not self._left.wait(_LAST_RESORT_S):
             # A thread is inside a sum that waits for the dead, and nothing else can end it.
             _log.critical(why)
@@ -139,21 +141,27 @@ class RankGroup:
         task = asyncio.ensure_future(work)
         either: set[asyncio.Future[Any]] = {task, self._lost}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            await asyncio.wait({task}, timeout=_OWN_WORDS_S)
+        if task.done() and _speaks_for_itself(task.exception()):
+            return task.result()
+        # A broken sum and the end of the process behind it are noticed in any order.
+        await asyncio.wait(either, timeout=_OWN_WORDS_S)
+        if not self._lost.done():
+            return task.result()
         if not task.done():
             task.cancel()
             raise LostRankError(self._lost.result())
-        error = task.exception()
-        if error is None or not self._lost.done():
+        if _speaks_for_itself(task.exception()):
             return task.result()
-        if isinstance(error, DraftwireError) and not isinstance(error, LostRankError):
-            raise error
-        raise LostRankError(self._lost.result()) from error
+        raise LostRankError(self._lost.result()) from task.exception()
 
     def _wait_for_others(self) -> None:
         for process in self._processes:
             process.join(_LEAVE_S)
+
+
+def _speaks_for_itself(error: BaseException | None) -> bool:
+    """Whether work ended for a reason of its own, not for want of another rank."""
+    return error is None or (isinstance(error, DraftwireError) and not isinstance(error, LostRankError))
 
 
 def _share(n_ranks: int) -> int:
