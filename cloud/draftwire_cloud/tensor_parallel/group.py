@@ -7,8 +7,10 @@ import logging
 import multiprocessing
 import os
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future as ConcurrentFuture
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from multiprocessing import connection
 from multiprocessing.context import SpawnProcess
 from threading import Event, Thread
@@ -64,10 +66,9 @@ class RankGroup:
             await asyncio.to_thread(self._wait_for_others)
         for process in self._processes:
             process.kill()
-        if not self._lost.done():
+        if not self._lost.done() and not self._loading.is_set():
             await asyncio.to_thread(self._stack.close)
-        if not self._loading.is_set():
-            self._left.set()
+        self._left.set()
 
     async def load(self, say: Callable[[str], None]) -> LoadedTarget:
         """Start the others and load the target together with them.
@@ -76,7 +77,7 @@ class RankGroup:
             LostRankError: a rank ended on the way.
             UnsupportedModelError: the packed engine cannot serve this architecture.
         """
-        return await self.guard(asyncio.to_thread(self._load, say))
+        return await self.guard(_in_daemon(partial(self._load, say)))
 
     def _load(self, say: Callable[[str], None]) -> LoadedTarget:
         self._loading.set()
@@ -84,8 +85,6 @@ class RankGroup:
             return self._load_with_others(say)
         finally:
             self._loading.clear()
-            if self._leaving.is_set():
-                self._left.set()
 
     def _load_with_others(self, say: Callable[[str], None]) -> LoadedTarget:
         world, listener = self._world, None
@@ -115,14 +114,13 @@ class RankGroup:
     def _watch(self) -> None:
         """Notice the first rank that ends before it is let go."""
         ended = connection.wait([process.sentinel for process in self._processes])
+        if self._leaving.is_set():
+            return
         rank, process = next((i, p) for i, p in enumerate(self._processes, 1) if p.sentinel in ended)
         process.join()
         how = f"ended with exit code {process.exitcode}"
         why = f"rank {rank} of the split model {how}; start the service again"
-        if not self._leaving.is_set():
-            self._loop.call_soon_threadsafe(self._note_loss, why)
-        elif not self._loading.is_set():
-            return
+        self._loop.call_soon_threadsafe(self._note_loss, why)
         if not self._left.wait(_LAST_RESORT_S):
             # A thread is inside a sum that waits for the dead, and nothing else can end it.
             _log.critical(why)
@@ -157,6 +155,20 @@ class RankGroup:
     def _wait_for_others(self) -> None:
         for process in self._processes:
             process.join(_LEAVE_S)
+
+
+def _in_daemon(work: Callable[[], T]) -> asyncio.Future[T]:
+    """Do blocking work on a thread that the process need not wait for: it may meet nobody any more."""
+    done: ConcurrentFuture[T] = ConcurrentFuture()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:  # noqa: BLE001  # handed to whoever waits
+            done.set_exception(error)
+
+    Thread(target=run, name="loading", daemon=True).start()
+    return asyncio.wrap_future(done)
 
 
 def _speaks_for_itself(error: BaseException | None) -> bool:
