@@ -67,7 +67,8 @@ def serve(  # one parameter an option
     ] = 120.0,
     download: Annotated[bool, typer.Option(help="Fetch a pair's model if it is not here yet.")] = True,
     tp: Annotated[
-        int, typer.Option(min=1, help="Split the model over this many devices, a process each.")
+        int,
+        typer.Option(min=1, help="Split the model over this many GPUs, a process each; see docs/engine.md."),
     ] = 1,
 ) -> None:
     """Serve a target model until SIGTERM or Ctrl-C.

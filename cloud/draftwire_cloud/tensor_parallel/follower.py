@@ -17,6 +17,7 @@ from draftwire_cloud.engine.target import Target, run
 from draftwire_cloud.loading import TargetConfig, load_checked
 from draftwire_cloud.tensor_parallel.step import Step
 from draftwire_cloud.tensor_parallel.world import Control, World, joined
+from draftwire_protocol.errors import DraftwireError
 
 
 class Follower:
@@ -58,9 +59,13 @@ def follow(config: TargetConfig, world: World, alive: Connection | None = None) 
     if alive is not None:
         Thread(target=_end_with, args=(alive,), daemon=True).start()
     transformers_logging.disable_progress_bar()
-    with joined(world) as control:
-        target, _ = load_checked(config, _quietly)
-        Follower(target).follow(control)
+    try:
+        with joined(world) as control:
+            target, _ = load_checked(config, _quietly)
+            Follower(target).follow(control)
+    except DraftwireError as error:
+        # Most likely rank 0 says the same; where it does not, this is why the service ends.
+        sys.exit(f"rank {world.rank}: {error}")
 
 
 def _end_with(alive: Connection) -> None:
