@@ -66,6 +66,10 @@ def serve(  # one parameter an option
         float, typer.Option(min=0, help="Keep a silent session's KV this long, seconds.")
     ] = 120.0,
     download: Annotated[bool, typer.Option(help="Fetch a pair's model if it is not here yet.")] = True,
+    tp: Annotated[
+        int,
+        typer.Option(min=1, help="Split the model over this many GPUs, a process each; see docs/engine.md."),
+    ] = 1,
 ) -> None:
     """Serve a target model until SIGTERM or Ctrl-C.
 
@@ -78,6 +82,8 @@ def serve(  # one parameter an option
     - `draftwire-cloud serve --model qwen2.5 --host 0.0.0.0 --dtype bfloat16`
 
     - `draftwire-cloud serve --model ./my-model --port 0 --threads 8`
+
+    - `draftwire-cloud serve --model qwen2.5 --tp 2`
     """
     from draftwire_cloud.serve_command import ServeJob, run_serve  # noqa: PLC0415  # keeps --help quick
 
@@ -85,7 +91,7 @@ def serve(  # one parameter an option
         job = ServeJob(
             model=model, host=host, port=port, dtype=dtype, threads=threads, fixed_shapes=fixed_shapes,
             kv_bytes=kv_memory_mib << 20, max_sessions=max_sessions, max_batch=max_batch, lease_s=lease_s,
-            download=download,
+            download=download, tp=tp,
         )  # fmt: skip
         asyncio.run(run_serve(job, _notes.print))
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from draftwire_cloud.convert import ensure_safetensors
+from draftwire_cloud.engine.sharding import require_shardable
 from draftwire_cloud.engine_loop import EngineLimits
-from draftwire_cloud.loading import TargetConfig, load_target
+from draftwire_cloud.loading import LoadedTarget, TargetConfig, load_target
 from draftwire_cloud.server import Address, CloudServer
+from draftwire_cloud.tensor_parallel.follower import follow
+from draftwire_cloud.tensor_parallel.group import RankGroup
+from draftwire_cloud.tensor_parallel.world import require_devices, torchrun_world
 from draftwire_models.cache import ModelCache
 from draftwire_models.progress import console_progress
 from draftwire_models.resolve import resolve_target
@@ -35,6 +39,8 @@ class ServeJob:
     max_batch: int
     lease_s: float
     download: bool
+    #: Processes to split the model over.
+    tp: int = 1
 
 
 def target_folder(model: str, stored: StoredType, *, download: bool) -> Path:
@@ -51,23 +57,59 @@ def target_folder(model: str, stored: StoredType, *, download: bool) -> Path:
 
 
 async def run_serve(job: ServeJob, say: Callable[[str], None]) -> None:
-    """Load, serve, and end cleanly on SIGTERM or SIGINT."""
+    """Load, serve, and end cleanly on SIGTERM or SIGINT.
+
+    Raises:
+        LostRankError: a part of a split target ended.
+        UnsupportedModelError: the engine cannot serve this model, or not split.
+        UserInputError: the port is taken, or the model cannot be split like this.
+    """
+    world = torchrun_world(job.tp)
+    config = target_config(job)
+    if job.tp == 1:
+        await _serve(await asyncio.to_thread(load_target, config, say), job, say)
+        return
+    require_shardable(config.folder, job.tp)
+    if world is None:
+        require_devices(job.tp)
+    elif world.rank > 0:
+        follow(config, world)
+        return
+    async with RankGroup(config, world) as group:
+        await _serve(await group.load(say), job, say, group.guard)
+
+
+def target_config(job: ServeJob) -> TargetConfig:
+    """What to load, its weights at hand."""
     # Models are published in bfloat16; float32 keeps every digit of a quantised file for who asks for it.
     stored: StoredType = "float32" if job.dtype == "float32" else "bfloat16"
-    folder = target_folder(job.model, stored, download=job.download)
-    config = TargetConfig(
-        folder,
+    return TargetConfig(
+        target_folder(job.model, stored, download=job.download),
         Path(job.model).name,
         job.dtype,
         job.threads,
         fixed_shapes=job.fixed_shapes,
         kv_bytes=job.kv_bytes,
+        ranks=job.tp,
     )
-    loaded = await asyncio.to_thread(load_target, config, say)
+
+
+def _as_it_is(work: Awaitable[str]) -> Awaitable[str]:
+    """Nothing besides the server itself can end."""
+    return work
+
+
+async def _serve(
+    loaded: LoadedTarget,
+    job: ServeJob,
+    say: Callable[[str], None],
+    guard: Callable[[Awaitable[str]], Awaitable[str]] = _as_it_is,
+) -> None:
+    """Serve a loaded target until a signal, or until what guards it ends the wait."""
     say(f"self-test: {loaded.exactness.summary()}")
     limits = EngineLimits(job.max_sessions, job.max_batch, job.lease_s)
     async with CloudServer(loaded, Address(job.host, job.port), limits) as server:
         sys.stdout.write(f"serving {loaded.card.name} on {job.host}:{server.port}\n")
         sys.stdout.flush()
-        name = await server.serve_until_signal()
+        name = await guard(server.serve_until_signal())
         say(f"{name}: shutting down")

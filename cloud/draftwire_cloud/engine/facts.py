@@ -14,8 +14,8 @@ class ModelFacts:
         context_length: most tokens the model was made for, prompt and output together.
         eos_ids: every id that ends a generation, ascending.
         dtype: arithmetic type, ``float32`` or ``bfloat16``.
-        weights: how linear weights are kept, e.g. ``float16 x 197`` or ``plain``.
-        kv_bytes_per_token: bytes of keys and values a token takes in a slot.
+        weights: how linear weights are kept, e.g. ``half x 197``, ``plain`` or ``plain, split over 2 ranks``.
+        kv_bytes_per_token: bytes of keys and values a token takes in a slot, on one rank.
         device: where the model runs.
     """
 
