@@ -114,6 +114,8 @@ class CloudSession:
         # Where the text ended when the edge was last waited for; in cloud mode it goes on from there.
         self._waited_at = 0
         self._longest_draft = self._prepared_to = 0
+        #: Blocks that ended at a wrong token.
+        self._num_missed = 0
         self._prepares = True
         # Where the edge waits for each verdict: its block. Where it drafts on: what it is ahead.
         self._draft: Draft | None = None
@@ -245,9 +247,11 @@ class CloudSession:
 
     @property
     def acceptance(self) -> float:
-        """Share of the drafted tokens so far that stayed; of decided ones only, with two of three before."""
-        usage = self.usage
-        return (usage.num_accepted_tokens + 2) / (usage.num_draft_tokens + 3)
+        """α: of the drafted tokens that were tested so far, the share that stayed; two of three before.
+
+        Those behind a wrong one were not tested: they say nothing of the next token's chance.
+        """
+        return (self.usage.num_accepted_tokens + 2) / (self.usage.num_accepted_tokens + self._num_missed + 3)
 
     @property
     def survivals(self) -> list[float]:
@@ -298,6 +302,7 @@ class CloudSession:
         num_accepted = min(accepted, len(kept))
         self._count(min(len(block), len(kept)) if self.finished else len(block), num_accepted)
         if accepted < gamma:
+            self._num_missed += 1
             self._lookahead.kill(draft.epoch)
         verdict = Verdict(
             draft.epoch, start, num_accepted, tuple(kept[num_accepted:]), self.mode,

@@ -254,3 +254,13 @@ def test_nothing_is_prepared_where_noise_is_not_drawn_for_every_id(sampling: Sam
     target.step()
     assert target.session.waiting
     assert not target.session.can_prepare
+
+
+def test_acceptance_is_of_the_tokens_that_were_tested_not_of_all_that_were_drafted() -> None:
+    cloud = Scripted([3 + i % 7 for i in range(90)])
+    cloud.step()
+    for _ in range(12):
+        at = len(cloud.session.ids) - len(PROMPT)
+        right = cloud.script[at : at + 3]
+        cloud.draft(*right, 1, 1, 1, 1)  # three of four tested ones stay, four more were never looked at
+    assert cloud.session.acceptance == pytest.approx(0.75, abs=0.02)
