@@ -228,7 +228,8 @@ class Scheduler(Generic[S]):
         """
         sizes = [(past, len(job.work.ids)) for past, job in zip(lengths, jobs, strict=True)]
         self.cost.observe(PassShape.of(sizes), seconds)
-        drafts = [size for size, job in zip(sizes, jobs, strict=True) if job.stream.first_verdict_sent]
+        verified = [job.stream.first_verdict_sent and job.work.num_logits > 0 for job in jobs]
+        drafts = [size for size, kept in zip(sizes, verified, strict=True) if kept]
         if drafts:
             alone = self.cost.predict(PassShape.of(drafts)) if len(drafts) < len(jobs) else seconds
             self._verify_s += (_NEW if self._verify_s else 1.0) * (alone - self._verify_s)

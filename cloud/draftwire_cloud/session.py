@@ -33,6 +33,8 @@ from draftwire_protocol.messages import (
 )
 from draftwire_protocol.sampling import Float32Array
 
+#: Tokens that an edge's chances are believed without proof.
+_PRIOR = 2.0
 #: Epochs are 32 bits wide, and a rejected draft starts the next one.
 _MAX_EPOCH = 2**32 - 3
 
@@ -116,6 +118,8 @@ class CloudSession:
         self._longest_draft = self._prepared_to = 0
         #: Blocks that ended at a wrong token.
         self._num_missed = 0
+        #: Of tested tokens where the edge drafts on: those that stayed, and the sum of their chances.
+        self._num_kept, self._promised = 0, 0.0
         self._prepares = True
         # Where the edge waits for each verdict: its block. Where it drafts on: what it is ahead.
         self._draft: Draft | None = None
@@ -257,9 +261,12 @@ class CloudSession:
     def survivals(self) -> list[float]:
         """For each token of the block the chance that it stays, as the edge or the past sees it."""
         block = self.block or ()
-        if self.mode.drafts_on:
-            return list(accumulate(self._lookahead.chances(len(block), self.acceptance), mul))
-        return [self.acceptance ** (i + 1) for i in range(len(block))]
+        if not self.mode.drafts_on or self._draft is not None:
+            return [self.acceptance ** (i + 1) for i in range(len(block))]
+        # What the edge says is taken as far as it has proved true, or it could take its neighbours' places.
+        trust = min(1.0, (self._num_kept + _PRIOR) / (self._promised + _PRIOR))
+        chances = self._lookahead.chances(len(block), self.acceptance)
+        return list(accumulate((trust * chance for chance in chances), mul))
 
     def next_work(
         self, cached: int, most_read: int = 512, most_drafted: int = MAX_DRAFT_TOKENS
@@ -303,6 +310,11 @@ class CloudSession:
         self._count(min(len(block), len(kept)) if self.finished else len(block), num_accepted)
         if accepted < gamma:
             self._num_missed += 1
+        if self.mode.drafts_on:
+            tested = min(accepted + 1, gamma)
+            self._promised += sum(self._lookahead.chances(tested, self.acceptance))
+            self._num_kept += accepted
+        if accepted < gamma:
             self._lookahead.kill(draft.epoch)
         verdict = Verdict(
             draft.epoch, start, num_accepted, tuple(kept[num_accepted:]), self.mode,

@@ -114,7 +114,7 @@ class Draft:
     #: What each id was drawn from; empty unless drafts are accepted by probability.
     proposals: tuple[Proposal, ...] = ()
     #: Of each id the chance that it is accepted if those before it are, in 255ths; empty where unknown.
-    chances: bytes = b""
+    chances: bytes = field(default=b"", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

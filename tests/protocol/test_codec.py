@@ -78,7 +78,11 @@ CARD = st.builds(
 @given(EDGE)
 def test_edge_messages_survive_the_wire(message: m.EdgeMessage) -> None:
     wire = codec.encode_edge(message).SerializeToString()
-    assert codec.decode_edge(pb.DecodeRequest.FromString(wire)) == message
+    decoded = codec.decode_edge(pb.DecodeRequest.FromString(wire))
+    assert decoded == message
+    if isinstance(message, m.Draft):
+        assert isinstance(decoded, m.Draft)
+        assert decoded.chances == message.chances
 
 
 @given(CLOUD)

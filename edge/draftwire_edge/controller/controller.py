@@ -274,9 +274,9 @@ class Controller:
     def observe(self, seen: Seen) -> None:
         """Learn from a verdict."""
         self._verdicts += 1
-        self._budget = seen.gamma_budget or MAX_DRAFT_TOKENS
-        if seen.mode.fills:
-            self._refused.add(float(seen.fill_refused), 1.0)
+        self._budget = min(seen.gamma_budget or MAX_DRAFT_TOKENS, MAX_DRAFT_TOKENS)
+        # Elsewhere nothing is refused, and what was true of another hour's load is forgotten.
+        self._refused.add(float(seen.fill_refused), 1.0 if seen.mode.fills else 0.2)
         self._survival.add(seen.tested)
         self._paces.observe(seen.mode, seen.num_drafted, seen.forward_ms, seen.queue_ms)
         if seen.wait_ms is not None:
