@@ -356,10 +356,11 @@ class Scheduler(Generic[S]):
         if min(len(wanting), self._max_batch) > 1 and self.cost.known:
             cuttable = [one.session.mode.drafts_on for one in wanting]
             offered = [row if cut else [] for row, cut in zip(survivals, cuttable, strict=True)]
-            chosen = choose_lengths(offered, self.cost.fixed_s, self.cost.row_s)
+            fixed_s = self.cost.fixed_s(len(wanting))
+            chosen = choose_lengths(offered, fixed_s, self.cost.row_s)
             lengths = [n if cut else whole for n, cut, whole in zip(chosen, cuttable, lengths, strict=True)]
             verified = [row[:n] for row, n in zip(survivals, lengths, strict=True)]
-            self._bar = survival_bar(verified, self.cost.fixed_s, self.cost.row_s)
+            self._bar = survival_bar(verified, fixed_s, self.cost.row_s)
         elif wanting:
             self._bar = 0.0
         return dict(zip(wanting, lengths, strict=True))

@@ -13,6 +13,8 @@ _FORGET = 0.98
 _ENOUGH = 4
 #: Pairs are counted in so many.
 _PAIRS = 1000.0
+#: How much each part is drawn towards zero.
+_DOUBT = np.array([1e-9, 1e-9, 1e-9, 1e-6])
 
 
 class PassShape(NamedTuple):
@@ -22,41 +24,44 @@ class PassShape(NamedTuple):
     rows: int
     #: Pairs of a new token and a token it may look at.
     pairs: int
+    #: Sessions: each has keys and values of its own to be read, however few its new tokens are.
+    sessions: int = 1
 
     @classmethod
     def of(cls, spans: Iterable[tuple[int, int]]) -> PassShape:
         """The shape of a pass over spans, each given as tokens held before it and new tokens."""
         spans = list(spans)
-        return cls(sum(new for _, new in spans), sum(new * (past + new) for past, new in spans))
+        pairs = sum(new * (past + new) for past, new in spans)
+        return cls(sum(new for _, new in spans), pairs, len(spans))
 
 
 class StepCost:
-    """``t = a + b rows + c pairs`` in seconds, by least squares over recent passes.
+    """``t = a + b rows + c pairs + d sessions`` in seconds, by least squares over recent passes.
 
     The constant matters most: without it the cost of a small pass looks proportional to its tokens, and
-    nothing speaks for batching (DESIGN 5 for the same mistake at the edge).
+    nothing speaks for batching (DESIGN 5 for the same mistake at the edge). Without the sessions a token
+    more in a full pass looks dearer than it is.
     """
 
     def __init__(self) -> None:
-        self._xx = np.zeros((3, 3))
-        self._xt = np.zeros(3)
+        self._xx = np.zeros((4, 4))
+        self._xt = np.zeros(4)
         self._seen = 0
-        self._abc = np.zeros(3)
+        self._abcd = np.zeros(4)
 
     @property
     def known(self) -> bool:
         """Whether there were enough passes to predict from."""
         return self._seen >= _ENOUGH
 
-    @property
-    def fixed_s(self) -> float:
-        """a: what a pass takes whatever is in it, in seconds."""
-        return float(self._abc[0])
+    def fixed_s(self, sessions: int) -> float:
+        """``a + d sessions``: what a pass takes however many tokens they have, in seconds."""
+        return float(self._abcd[0] + sessions * self._abcd[3])
 
     @property
     def row_s(self) -> float:
         """b: what one more new token takes, in seconds."""
-        return float(self._abc[1])
+        return float(self._abcd[1])
 
     def observe(self, shape: PassShape, seconds: float) -> None:
         """Learn from one forward pass."""
@@ -66,18 +71,18 @@ class StepCost:
         self._xx = _FORGET * self._xx + weight * np.outer(x, x)
         self._xt = _FORGET * self._xt + weight * seconds * x
         self._seen += 1
-        self._abc = _non_negative_fit(self._xx, self._xt)
+        self._abcd = _non_negative_fit(self._xx, self._xt)
 
     def predict(self, shape: PassShape) -> float:
         """Seconds a pass of this shape takes; 0 before enough was seen."""
-        return float(self._abc @ _features(shape)) if self.known else 0.0
+        return float(self._abcd @ _features(shape)) if self.known else 0.0
 
     def affordable(self, past: int, seconds: float, most: int) -> int:
         """New tokens behind ``past`` ones that lengthen a pass by at most ``seconds``; at most ``most``.
 
         The larger root of ``c n^2 + (b + c past) n = seconds``.
         """
-        _, b, c = self._abc / (1.0, 1.0, _PAIRS)
+        _, b, c, _ = self._abcd / (1.0, 1.0, _PAIRS, 1.0)
         linear = b + c * past
         if not self.known or (linear <= 0 and c <= 0):
             return most
@@ -87,7 +92,7 @@ class StepCost:
 
 def _features(shape: PassShape) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     # Numbers of like size are solved for more exactly.
-    return np.array([1.0, shape.rows, shape.pairs / _PAIRS])
+    return np.array([1.0, shape.rows, shape.pairs / _PAIRS, shape.sessions])
 
 
 def _non_negative_fit(
@@ -95,15 +100,16 @@ def _non_negative_fit(
     xt: np.ndarray[tuple[int], np.dtype[np.float64]],
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Least squares without negative coefficients: those that come out negative are left out."""
-    kept = [0, 1, 2]
+    kept = [0, 1, 2, 3]
     while kept:
         part = xx[np.ix_(kept, kept)]
-        # A little weight on zero: passes that were all alike say nothing about the parts.
-        ridge = 1e-9 * np.diag(np.diag(part)) + 1e-18 * np.eye(len(kept))
+        # A little weight on zero: passes that were all alike say nothing about the parts. As long as all
+        # had one session, more are taken to cost nothing.
+        ridge = np.diag(np.diag(part) * _DOUBT[kept]) + 1e-18 * np.eye(len(kept))
         solved = np.linalg.solve(part + ridge, xt[kept])
         if (solved >= 0).all():
-            fit = np.zeros(3)
+            fit = np.zeros(4)
             fit[kept] = solved
             return fit
         kept = [k for k, value in zip(kept, solved, strict=True) if value >= 0]
-    return np.zeros(3)
+    return np.zeros(4)

@@ -33,8 +33,23 @@ def test_any_history_gives_finite_non_negative_figures(history: list[tuple[int, 
         cost.observe(PassShape.of([(past, new)]), seconds)
     for shape in SHAPES:
         assert 0 <= cost.predict(shape) < float("inf")
-    assert min(cost.fixed_s, cost.row_s) >= 0
+    assert min(cost.fixed_s(3), cost.row_s) >= 0
     assert 0 <= cost.affordable(100, 0.1, 512) <= 512
+
+
+def test_what_each_session_takes_is_told_from_what_each_token_takes() -> None:
+    cost = StepCost()
+    for sessions in (1, 2, 4, 8, 16):
+        for new in (1, 4, 6, 9):
+            shape = PassShape.of([(100, new)] * sessions)
+            cost.observe(shape, 0.05 + 0.0014 * shape.rows + 0.003 * sessions)
+    assert cost.row_s == pytest.approx(0.0014, rel=0.02)
+    assert cost.fixed_s(10) == pytest.approx(0.08, rel=0.02)
+
+
+def test_a_service_that_saw_one_session_expects_no_more_of_two() -> None:
+    cost = learnt(0.05, 0.001, 0.0, SHAPES * 3)
+    assert cost.fixed_s(2) == pytest.approx(0.05, rel=0.02)
 
 
 def test_nothing_is_predicted_before_there_is_evidence() -> None:
