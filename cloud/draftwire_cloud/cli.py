@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,10 +12,11 @@ import typer
 from rich.console import Console
 
 from draftwire_models.errors import DownloadError, ModelError
+from draftwire_models.openmp import wait_shortly
 from draftwire_protocol.errors import DraftwireError, UserInputError
 
-# Before torch starts a thread: a spinning OpenMP thread beside a busy neighbour costs a factor of 80.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# Before torch starts a thread.
+wait_shortly()
 
 app = typer.Typer(
     name="draftwire-cloud",

@@ -333,7 +333,7 @@ class EngineLoop:
         waiting = [one for one in others if one.session.waiting]
         later = [one for one in others if one.opened_at > stream.opened_at]
         if waiting:
-            victim = min(waiting, key=lambda one: one.answered_at)
+            victim = min(waiting, key=lambda one: one.think.answered_at)
         elif later:
             victim = max(later, key=lambda one: one.opened_at)
         else:

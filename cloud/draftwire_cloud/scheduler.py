@@ -17,6 +17,7 @@ from draftwire_cloud.gamma_budget import choose_lengths
 from draftwire_cloud.leases import Slot
 from draftwire_cloud.session import CloudSession, Work
 from draftwire_cloud.step_cost import PassShape, StepCost
+from draftwire_cloud.think_time import ThinkTime
 from draftwire_cloud.window import wait_until
 from draftwire_protocol.errors import DraftwireError
 from draftwire_protocol.messages import (
@@ -77,9 +78,8 @@ class Stream(Generic[S]):
     #: When the work at hand became known, in seconds.
     ready_at: float = 0.0
     first_verdict_sent: bool = False
-    #: When the last verdict left, and how long the edge usually takes to draft again, in seconds.
-    answered_at: float = -math.inf
-    think_s: float | None = None
+    #: When its next draft is due.
+    think: ThinkTime = field(default_factory=ThinkTime)
     #: Whether a longer beginning was looked for among other sessions.
     shared: bool = False
     #: Its keys and values were dropped so that others could go on; they are built again when they fit.
@@ -148,6 +148,10 @@ class Scheduler(Generic[S]):
         self._turns: dict[str, DeficitRoundRobin[Stream[S]]] = {}
         #: What a pass over drafts alone usually takes, in seconds.
         self._verify_s = 0.0
+        #: How many new tokens of a session are usually in it.
+        self._verify_rows = 0.0
+        #: When the last verdict left, in seconds.
+        self._pass_ended_at = -math.inf
 
     def __len__(self) -> int:
         return sum(len(turns) for turns in self._turns.values())
@@ -223,24 +227,29 @@ class Scheduler(Generic[S]):
         drafts = [size for size, job in zip(sizes, jobs, strict=True) if size[1] <= _READS + MAX_DRAFT_TOKENS]
         if drafts:
             alone = self.cost.predict(PassShape.of(drafts)) if len(drafts) < len(jobs) else seconds
-            self._verify_s += (1.0 if not self._verify_s else _NEW) * (alone - self._verify_s)
+            rows = sum(new for _, new in drafts) / len(drafts)
+            weight = _NEW if self._verify_s else 1.0
+            self._verify_s += weight * (alone - self._verify_s)
+            self._verify_rows += weight * (rows - self._verify_rows)
 
     def answered(self, stream: Stream[S], now: float) -> None:
         """A verdict left."""
-        stream.answered_at = now
+        stream.think.answered(now)
+        self._pass_ended_at = now
 
     def _window(
         self, now: float, verifying: Sequence[Stream[S]], drafting: Sequence[Stream[S]]
     ) -> float | None:
-        expected = [(one.answered_at, one.think_s) for one in drafting if one.think_s is not None]
+        expected = [due for one in drafting if (due := one.think.next_draft()) is not None]
         until = wait_until(now, len(verifying), expected, self._verify_s)
-        # The first draft at hand has waited long enough after the time of one pass.
-        latest = min((one.ready_at for one in verifying), default=now) + self._verify_s
+        # However promising: the target never idles longer than a pass takes while there is work.
+        idle_since = max(self._pass_ended_at, min((one.ready_at for one in verifying), default=now))
+        latest = idle_since + self._verify_s
         return None if until is None or now >= latest else min(until, latest)
 
     def _owed_at(self, stream: Stream[S]) -> float:
         """From when on a fill may slow others down."""
-        return stream.answered_at + FILL_PATIENCE * self._verify_s
+        return stream.think.answered_at + FILL_PATIENCE * self._verify_s
 
     def _refused_fills(
         self,
@@ -266,7 +275,9 @@ class Scheduler(Generic[S]):
             return min(_UNKNOWN_READ, self._prefill_chunk)
         past = max(one.slot.length for one in reading)
         fits = self.cost.affordable(past, READ_SHARE * self._verify_s, self._prefill_chunk)
-        return max(fits, min(LEAST_READ, self._prefill_chunk))
+        # Who waits for a prompt may take as much as it will take once it is read.
+        fair = round(len(reading) * self._verify_rows)
+        return max(fits, min(max(LEAST_READ, fair), self._prefill_chunk))
 
     def _take_turns(self, wanting: Sequence[Stream[S]], room: _Room[S]) -> None:
         """Deficit round-robin over tenants and their sessions; those served go to the back."""
@@ -337,7 +348,8 @@ class Scheduler(Generic[S]):
                 stream.end(error)
                 return
             stream.ready_at = received.at
-            _learn_think_time(stream, received)
+            if isinstance(received.message, Draft):
+                stream.think.drafted(received.at)
             for answer in answers:
                 stream.send(answer)
         if stream.half_closed and stream.session.waiting:
@@ -352,11 +364,5 @@ def _unread(stream: Stream[S]) -> int:
 
 def _drafts(stream: Stream[S], now: float) -> bool:
     """Whether a draft may come at any moment."""
-    is_drafting = stream.session.mode is not Mode.CLOUD and now - stream.answered_at < _ACTIVE_S
+    is_drafting = stream.session.mode is not Mode.CLOUD and now - stream.think.answered_at < _ACTIVE_S
     return is_drafting and not stream.closed
-
-
-def _learn_think_time(stream: Stream[S], received: Received) -> None:
-    if isinstance(received.message, Draft) and received.at >= stream.answered_at > -math.inf:
-        took = received.at - stream.answered_at
-        stream.think_s = took if stream.think_s is None else stream.think_s + _NEW * (took - stream.think_s)

@@ -1,34 +1,43 @@
-"""Whether to wait a moment for one more session before a forward pass. Pure."""
+"""Whether to wait a moment for more sessions before a forward pass. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-
-#: A draft that is later than it usually is by this share of its usual time is not waited for any longer.
-_LATE = 0.25
+from typing import NamedTuple
 
 
-def wait_until(
-    now: float, ready: int, expected: Iterable[tuple[float, float]], pass_s: float
-) -> float | None:
+class Expected(NamedTuple):
+    """When a draft is due, in seconds."""
+
+    usually: float
+    #: Later than this it is not waited for.
+    latest: float
+
+
+def wait_until(now: float, ready: int, expected: Iterable[Expected], pass_s: float) -> float | None:
     """When to start the pass, in seconds on the clock of ``now``; None for at once.
 
-    Waiting d seconds for the next draft delays each of the ready sessions by d; not waiting delays the
-    newcomer by the rest of the pass, ``pass - d``. So waiting pays while ``ready d < pass - d``. With
-    nobody expected, or an idle service, there is no wait at all.
+    Waiting d seconds for the k-th draft from now delays each of the ready sessions by d, and saves each of
+    the k newcomers the rest of a pass that they would have missed: together ``k (pass - d) - ready d``
+    session-seconds. The k that saves most is waited for, if any saves. With nobody expected, or an idle
+    service, there is no wait at all.
 
     Args:
         now: seconds.
         ready: sessions with work.
-        expected: of each session that drafts: when its last verdict left, and how long it usually takes
-            to answer, in seconds.
+        expected: of each session that drafts.
         pass_s: what a pass usually takes, in seconds.
     """
-    longest = pass_s / (ready + 1)
-    arrivals = (max(left + usual, now) for left, usual in expected if now < left + usual * (1 + _LATE))
-    soon = [at for at in arrivals if at - now < longest]
-    if not ready or not soon:
+    if not ready:
         return None
-    at = min(soon)
-    # It is waited for until it counts as late, but never longer than pays.
-    return min(at + max(at - now, 0.0) * _LATE + 1e-3, now + longest)
+    soon = sorted(Expected(max(one.usually, now), one.latest) for one in expected if now < one.latest)
+    best, saved = 0, 0.0
+    for k, one in enumerate(soon, 1):
+        saving = k * pass_s - (k + ready) * (one.usually - now)
+        if saving > saved:
+            best, saved = k, saving
+    if not best:
+        return None
+    # They are waited for until they count as late, but never longer than pays.
+    longest = now + best * pass_s / (best + ready)
+    return min(max(one.latest for one in soon[:best]), longest)

@@ -2,7 +2,7 @@
 
 Three things must happen in this order, so they happen in one place:
 
-1. Short waiting of OpenMP's threads before the import (see ``_WAIT_SHORTLY``).
+1. Short waiting of OpenMP's threads before the import (see ``draftwire_models.openmp``).
 2. Our log callback right after it. The binding prints errors to stderr; here they are kept, so that an
    exception can quote the line that explains it.
 3. ``llama_backend_init``, once per process.
@@ -17,6 +17,7 @@ from collections import deque
 from functools import cache
 from typing import Any
 
+from draftwire_models.openmp import wait_shortly
 from draftwire_protocol.errors import DrafterError
 
 _INSTALL = """llama-cpp-python, which runs the draft model, {problem}. Install it with one of:
@@ -24,16 +25,6 @@ _INSTALL = """llama-cpp-python, which runs the draft model, {problem}. Install i
   CMAKE_ARGS="-DGGML_METAL=on" pip install --no-cache-dir 'llama-cpp-python>=0.3.36'    (Apple silicon)
   CMAKE_ARGS="-DGGML_CUDA=on" pip install --no-cache-dir 'llama-cpp-python>=0.3.36'     (NVIDIA)
 It is compiled on the spot: a C++ compiler and CMake must be there. On a Mac use an arm64 Python."""
-
-#: Threads of llama.cpp look for work for about 50 us (1000 turns of GNU's loop) before they sleep. By default
-#: they spin for milliseconds or for ever, and with one busy neighbour a token that takes 30 ms then takes
-#: seconds. Where they sleep at once, waking them at each of the hundreds of barriers in a token costs as much
-#: as a second thread gains: 53 ms a token against 33, two threads, quiet machine; 64 against 76 beside one or
-#: two busy processes. "active" keeps GNU's library from looking for less long when the process has more
-#: OpenMP threads than cores, as it has when two of ours ever called llama.cpp; KMP_BLOCKTIME is LLVM's
-#: library, for which "active" alone would mean for ever; there threads still sleep at once. What is set here
-#: replaces an OMP_WAIT_POLICY of the user's and is inherited; a GOMP_SPINCOUNT of theirs leaves all as it is.
-_WAIT_SHORTLY = {"GOMP_SPINCOUNT": "1000", "OMP_WAIT_POLICY": "active"}
 
 #: ggml_log_level of the lines worth quoting, and of the pieces that continue the line before.
 _LEVEL_ERROR, _LEVEL_CONTINUED = 4, 5
@@ -75,9 +66,7 @@ def llama_cpp() -> Any:
     Raises:
         DrafterError: it is not installed, or its library does not load; with the install lines.
     """
-    if "GOMP_SPINCOUNT" not in os.environ:
-        os.environ.update(_WAIT_SHORTLY)
-        os.environ.setdefault("KMP_BLOCKTIME", "0")
+    wait_shortly()
     try:
         module = importlib.import_module("llama_cpp")
     except ImportError as error:
