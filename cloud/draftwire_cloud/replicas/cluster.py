@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import tempfile
@@ -91,6 +92,7 @@ def ray_replicas(spec: ReplicaSpec, count: int) -> Iterator[Sequence[RayReplica]
             num_cpus=1,
             include_dashboard=False,
             object_store_memory=_STORE_BYTES,
+            logging_level=logging.WARNING,
             _temp_dir=folder,
         )
         try:
@@ -111,4 +113,5 @@ def _configure() -> None:
         RAY_AUTH_MODE="token",
         RAY_AUTH_TOKEN=secrets.token_hex(32),
         RAY_COLOR_PREFIX="0",
+        RAY_DEDUP_LOGS="0",
     )
