@@ -19,7 +19,7 @@ from draftwire_edge.drafters.llama import LlamaCppDrafter
 from draftwire_edge.generation import GenerationRequest, TokenEvent
 from draftwire_protocol.messages import Finished, Mode, Open, Opened, Verdict
 from draftwire_protocol.params import SamplingParams
-from loop.harness import Edge, connected, serving
+from loop.harness import Edge, ScriptedDrafter, connected, serving
 from loop.process import run
 from loop.replica_service import ReplicaService, is_alive, listening, replica_service, until
 from tiny.config import NEVER_ENDS, TinyConfig
@@ -85,11 +85,21 @@ async def test_texts_equal_the_cloud_alone(
 ) -> None:
     wanted = [GenerationRequest((60 + i, 61), SAMPLINGS[sampling], max_tokens=40) for i in range(4)]
     alone = await cloud_alone(endless, wanted)
-    used = None if mode is Mode.CLOUD else drafter
-    writing = (Edge(channel, endless).write(one, used, GammaPolicy(4, mode)) for one in wanted)
-    together = await asyncio.gather(*writing)
+    # The real draft model serves one text at a time.
+    drafters = [drafter, *map(mostly_right, alone[1:])]
+    together = await asyncio.gather(
+        *(
+            Edge(channel, endless).write(one, None if mode is Mode.CLOUD else used, GammaPolicy(4, mode))
+            for one, used in zip(wanted, drafters, strict=True)
+        )
+    )
     assert [one.token_ids for one in together] == alone
     assert len(set(alone)) == len(wanted)
+
+
+def mostly_right(text: tuple[int, ...]) -> ScriptedDrafter:
+    """Drafts a text whose prompt has two tokens, wrong now and then."""
+    return ScriptedDrafter(text, 2, frozenset(range(3, len(text), 7)), wrong_token=5)
 
 
 async def turn(channel: CloudChannel, session_id: str, prompt: tuple[int, ...]) -> tuple[int, list[int]]:
@@ -120,7 +130,6 @@ async def test_the_second_turn_finds_its_keys_and_values(channel: CountingChanne
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 async def test_a_killed_replica_costs_no_token_and_comes_back(
     endless: LoadedTarget,
-    drafter: LlamaCppDrafter,
     service: ReplicaService,
     channel: CountingChannel,
     sampling: str,
@@ -131,8 +140,9 @@ async def test_a_killed_replica_costs_no_token_and_comes_back(
     before = channel.streams
     arrived, go_on = asyncio.Semaphore(0), [asyncio.Event(), asyncio.Event()]
 
-    async def write(request: GenerationRequest) -> tuple[int, ...]:
+    async def write(request: GenerationRequest, text: tuple[int, ...]) -> tuple[int, ...]:
         ids: list[int] = []
+        drafter = mostly_right(text)
         policy = GammaPolicy(2, Mode.LOCKSTEP)  # the cloud is never ahead of what is seen here
         async for event in Edge(channel, endless).events(request, drafter, policy):
             if isinstance(event, TokenEvent):
@@ -142,7 +152,7 @@ async def test_a_killed_replica_costs_no_token_and_comes_back(
                     await go_on[len(ids) // 60].wait()
         return tuple(ids)
 
-    writing = asyncio.gather(*(write(request) for request in wanted))
+    writing = asyncio.gather(*map(write, wanted, alone))
     for replica, event in enumerate(go_on, start=1):
         for _ in wanted:
             await arrived.acquire()
@@ -152,7 +162,7 @@ async def test_a_killed_replica_costs_no_token_and_comes_back(
         if replica == 1:
             await asyncio.to_thread(service.wait_ready, replica, times + 1)
         assert ask_health(service.address, 5.0) == "SERVING"
-    assert await writing == [*alone]
+    assert await writing == alone
     assert channel.streams - before >= 2 * len(wanted)
     again = await asyncio.to_thread(service.wait_ready, 2, times + 1)
     assert is_alive(again)
@@ -208,7 +218,7 @@ async def test_what_does_not_go_together_is_refused(arguments: tuple[str, ...], 
     assert said in refused.err
 
 
-async def test_without_the_extra_its_name_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_extra_its_name_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     from draftwire_cloud.replicas import cluster
     from draftwire_protocol.errors import UserInputError
 
