@@ -28,7 +28,7 @@ class ReplicaService:
 
     def pids(self, replica: int) -> list[int]:
         """Processes that a replica has been, the present one last."""
-        found = re.findall(rf"replica {replica}: ready \(process (\d+)\)", self.notes.read_text())
+        found = re.findall(rf"replica {replica}: ready at \S+ \(process (\d+)\)", self.notes.read_text())
         return [int(pid) for pid in found]
 
     def wait_ready(self, replica: int, times: int) -> int:

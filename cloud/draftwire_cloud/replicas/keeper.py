@@ -90,7 +90,7 @@ class Keeper:
 
     async def _attach(self) -> None:
         self._link = await self._front.attach(self._number, self._ready.address)
-        self._say(f"ready (process {self._ready.pid})")
+        self._say(f"ready at {self._ready.address} (process {self._ready.pid})")
 
     async def _ready_again(self) -> Ready:
         wait_s, said = _FIRST_WAIT_S, ""
