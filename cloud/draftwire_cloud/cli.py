@@ -51,7 +51,9 @@ def serve(  # one parameter an option
         int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
     ] = 50051,
     dtype: DtypeOption = "auto",
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; all cores if not given.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads; all cores, shared by replicas, if not given.")
+    ] = None,
     fixed_shapes: Annotated[
         bool, typer.Option(help="Give the same bits for a block and for one token at a time.")
     ] = True,
@@ -66,6 +68,17 @@ def serve(  # one parameter an option
         float, typer.Option(min=0, help="Keep a silent session's KV this long, seconds.")
     ] = 120.0,
     download: Annotated[bool, typer.Option(help="Fetch a pair's model if it is not here yet.")] = True,
+    engine: Annotated[
+        Literal["local", "ray"],
+        typer.Option(help="Where the target runs: in this process, or as replicas in processes of Ray's."),
+    ] = "local",
+    replicas: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Copies of the target; memory, sessions and threads are each one's. With --engine ray.",
+        ),
+    ] = 1,
     tp: Annotated[
         int,
         typer.Option(min=1, help="Split the model over this many GPUs, a process each; see docs/engine.md."),
@@ -84,6 +97,8 @@ def serve(  # one parameter an option
     - `draftwire-cloud serve --model ./my-model --port 0 --threads 8`
 
     - `draftwire-cloud serve --model qwen2.5 --tp 2`
+
+    - `draftwire-cloud serve --engine ray --replicas 2`
     """
     from draftwire_cloud.serve_command import ServeJob, run_serve  # noqa: PLC0415  # keeps --help quick
 
@@ -91,7 +106,7 @@ def serve(  # one parameter an option
         job = ServeJob(
             model=model, host=host, port=port, dtype=dtype, threads=threads, fixed_shapes=fixed_shapes,
             kv_bytes=kv_memory_mib << 20, max_sessions=max_sessions, max_batch=max_batch, lease_s=lease_s,
-            download=download, tp=tp,
+            download=download, tp=tp, engine=engine, replicas=replicas,
         )  # fmt: skip
         asyncio.run(run_serve(job, _notes.print))
 

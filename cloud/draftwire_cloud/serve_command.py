@@ -13,6 +13,8 @@ from draftwire_cloud.convert import ensure_safetensors
 from draftwire_cloud.engine.sharding import require_shardable
 from draftwire_cloud.engine_loop import EngineLimits
 from draftwire_cloud.loading import LoadedTarget, TargetConfig, load_target
+from draftwire_cloud.replicas.cluster import require_ray
+from draftwire_cloud.replicas.serving import serve_replicas
 from draftwire_cloud.server import Address, CloudServer
 from draftwire_cloud.tensor_parallel.follower import follow
 from draftwire_cloud.tensor_parallel.group import RankGroup
@@ -20,6 +22,7 @@ from draftwire_cloud.tensor_parallel.world import require_devices, torchrun_worl
 from draftwire_models.cache import ModelCache
 from draftwire_models.progress import console_progress
 from draftwire_models.resolve import resolve_target
+from draftwire_protocol.errors import UserInputError
 
 StoredType = Literal["bfloat16", "float32"]
 
@@ -41,6 +44,31 @@ class ServeJob:
     download: bool
     #: Processes to split the model over.
     tp: int = 1
+    engine: Literal["local", "ray"] = "local"
+    replicas: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse what does not go together."""
+        if self.replicas > 1 and self.engine != "ray":
+            raise UserInputError(
+                "--replicas",
+                f"{self.replicas} replicas need Ray",
+                "Add --engine ray, or leave --replicas out",
+            )
+        if self.tp > 1 and self.engine == "ray":
+            raise UserInputError(
+                "--tp", "replicas cannot be split", "Leave --tp out, or leave out --engine and --replicas"
+            )
+
+    @property
+    def limits(self) -> EngineLimits:
+        """What each engine allows."""
+        return EngineLimits(self.max_sessions, self.max_batch, self.lease_s)
+
+    @property
+    def address(self) -> Address:
+        """Where edges come."""
+        return Address(self.host, self.port)
 
 
 def target_folder(model: str, stored: StoredType, *, download: bool) -> Path:
@@ -60,10 +88,15 @@ async def run_serve(job: ServeJob, say: Callable[[str], None]) -> None:
     """Load, serve, and end cleanly on SIGTERM or SIGINT.
 
     Raises:
+        DraftwireError: a replica cannot serve.
         LostRankError: a part of a split target ended.
         UnsupportedModelError: the engine cannot serve this model, or not split.
         UserInputError: the port is taken, or the model cannot be split like this.
     """
+    if job.engine == "ray":
+        require_ray()
+        await serve_replicas(target_config(job), job.limits, job.address, job.replicas, say)
+        return
     world = torchrun_world(job.tp)
     config = target_config(job)
     if job.tp == 1:
@@ -107,8 +140,7 @@ async def _serve(
 ) -> None:
     """Serve a loaded target until a signal, or until what guards it ends the wait."""
     say(f"self-test: {loaded.exactness.summary()}")
-    limits = EngineLimits(job.max_sessions, job.max_batch, job.lease_s)
-    async with CloudServer(loaded, Address(job.host, job.port), limits) as server:
+    async with CloudServer(loaded, job.address, job.limits) as server:
         sys.stdout.write(f"serving {loaded.card.name} on {job.host}:{server.port}\n")
         sys.stdout.flush()
         name = await guard(server.serve_until_signal())

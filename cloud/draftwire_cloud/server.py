@@ -53,45 +53,45 @@ class CloudServer:
         address: where to listen.
         limits: what the operator allows.
         grace_s: how long streams may take to end at shutdown, in seconds.
+        front_token: what a front shows that calls for other hosts; None where there is no front.
 
     Raises:
         UserInputError: on entering, when the port is taken.
     """
 
     def __init__(
-        self, loaded: LoadedTarget, address: Address, limits: EngineLimits, grace_s: float = 5.0
+        self,
+        loaded: LoadedTarget,
+        address: Address,
+        limits: EngineLimits,
+        grace_s: float = 5.0,
+        front_token: str | None = None,
     ) -> None:
         self._loaded = loaded
         self._address = address
         self._limits = limits
         self._grace_s = grace_s
+        self._front_token = front_token
         self._health = HealthServicer()
 
     async def __aenter__(self) -> Self:
         self.engine = EngineLoop(self._loaded.target, self._loaded.vocabulary, self._limits)
         loaded = self._loaded
-        self._service = SpeculationService(self.engine, loaded.card, loaded.vocabulary, loaded.pack_tokenizer)
+        self._service = SpeculationService(
+            self.engine, loaded.card, loaded.vocabulary, loaded.pack_tokenizer, self._front_token
+        )
         self._server = grpc.aio.server(options=OPTIONS)
         pb_grpc.add_SpeculationServiceServicer_to_server(self._service, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (SERVICE_NAME, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)
         reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), self._server)
-        self.port = self._bind()
+        self.port = bind(self._server, self._address)
         await self._server.start()
         self._loop = asyncio.create_task(self.engine.run())
         self._loop.add_done_callback(self._engine_ended)
         await self._health.set("", _SERVING)
         await self._health.set(SERVICE_NAME, _SERVING)
         return self
-
-    def _bind(self) -> int:
-        where = f"{self._address.host}:{self._address.port}"
-        try:
-            return self._server.add_insecure_port(where)
-        except RuntimeError as error:
-            raise UserInputError(
-                "--port", f"cannot listen on {where}", "Choose another --port or stop what uses it"
-            ) from error
 
     async def __aexit__(self, *_: object) -> None:
         """Not ready any more, then streams end as resumable, then the torch thread stops."""
@@ -110,15 +110,44 @@ class CloudServer:
 
     async def serve_until_signal(self) -> str:
         """Wait for SIGTERM or SIGINT; returns its name. Raises what ended the engine, should it end."""
-        loop = asyncio.get_running_loop()
-        stopped: asyncio.Future[str] = loop.create_future()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, _resolve, stopped, number.name)
+        stopped = stop_signal()
         either: set[asyncio.Future[Any]] = {stopped, self._loop}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if self._loop.done():
             self._loop.result()
         return await stopped
+
+    async def engine_ended(self) -> None:
+        """Wait until the engine ends, which only a fault does."""
+        await asyncio.wait({self._loop})
+
+
+def bind(server: grpc.aio.Server, address: Address) -> int:
+    """Listen; returns the port.
+
+    Args:
+        server: not started yet.
+        address: where.
+
+    Raises:
+        UserInputError: somebody else listens there.
+    """
+    where = f"{address.host}:{address.port}"
+    try:
+        return server.add_insecure_port(where)
+    except RuntimeError as error:
+        raise UserInputError(
+            "--port", f"cannot listen on {where}", "Choose another --port or stop what uses it"
+        ) from error
+
+
+def stop_signal() -> asyncio.Future[str]:
+    """Resolved with the name of the first SIGTERM or SIGINT from now on."""
+    loop = asyncio.get_running_loop()
+    stopped: asyncio.Future[str] = loop.create_future()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _resolve, stopped, number.name)
+    return stopped
 
 
 def _resolve(future: asyncio.Future[str], name: str) -> None:

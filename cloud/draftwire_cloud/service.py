@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 
+from draftwire_cloud.caller import caller_host
 from draftwire_cloud.engine.slots import Slot
 from draftwire_cloud.engine_loop import EngineLoop
 from draftwire_cloud.scheduler import Stream
@@ -40,6 +41,7 @@ class SpeculationService(pb_grpc.SpeculationServiceServicer):
         card: what GetModel answers.
         vocabulary: bytes of the ids, for the edge's comparison.
         pack_tokenizer: makes what GetTokenizer answers, once.
+        front_token: what a front shows that calls for other hosts; None where there is no front.
     """
 
     def __init__(
@@ -48,11 +50,13 @@ class SpeculationService(pb_grpc.SpeculationServiceServicer):
         card: ModelCard,
         vocabulary: Vocabulary,
         pack_tokenizer: Callable[[], bytes] = bytes,
+        front_token: str | None = None,
     ) -> None:
         self._engine = engine
         self._card = card
         self._vocabulary = vocabulary
         self._pack_tokenizer = cache(pack_tokenizer)
+        self._front_token = front_token
         self._outboxes: set[Outbox] = set()
         self._why_ended: Callable[[], DraftwireError] | None = None
 
@@ -91,7 +95,9 @@ class SpeculationService(pb_grpc.SpeculationServiceServicer):
         try:
             # 1. The first message opens the session.
             stream = await self._engine.open(
-                await self._first(request_iterator), outbox.put_nowait, _tenant(context.peer())
+                await self._first(request_iterator),
+                outbox.put_nowait,
+                caller_host(context, self._front_token),
             )
             # 2. Later ones go to its inbox as they come.
             reader = asyncio.create_task(self._read(request_iterator, stream, outbox))
@@ -157,8 +163,3 @@ class SpeculationService(pb_grpc.SpeculationServiceServicer):
         self._why_ended = why
         for outbox in self._outboxes:
             outbox.put_nowait(why())
-
-
-def _tenant(peer: str) -> str:
-    """Who shares turns and beginnings of prompts: the host that calls, without its port."""
-    return peer.rpartition(":")[0]

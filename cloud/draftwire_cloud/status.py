@@ -13,7 +13,7 @@ from google.rpc.status_pb2 import Status
 from draftwire_protocol.errors import DraftwireError, OverloadedError
 
 #: Key of the trailing metadata in which rich error details travel (grpcio-status reads it).
-_DETAILS_KEY = "grpc-status-details-bin"
+DETAILS_KEY = "grpc-status-details-bin"
 #: Longest message, in bytes of UTF-8: gRPC drops headers of more than 8 KB, and the status with them.
 _MAX_MESSAGE_BYTES = 1000
 _RETRY_AFTER = Duration(seconds=1)
@@ -27,7 +27,7 @@ async def abort(context: grpc.aio.ServicerContext[Any, Any], error: DraftwireErr
         details.append(_packed(RetryInfo(retry_delay=_RETRY_AFTER)))
     message = str(error).encode()[:_MAX_MESSAGE_BYTES].decode(errors="ignore")
     status = Status(code=code.value[0], message=message, details=details)
-    metadata = ((_DETAILS_KEY, status.SerializeToString()),)
+    metadata = ((DETAILS_KEY, status.SerializeToString()),)
     await context.abort(code, message, trailing_metadata=metadata)
     raise AssertionError("abort always raises")
 

@@ -1,0 +1,1 @@
+"""Several copies of one target behind one address."""
