@@ -79,6 +79,10 @@ def serve(  # one parameter an option
             help="Copies of the target; memory, sessions and threads are each one's. With --engine ray.",
         ),
     ] = 1,
+    tp: Annotated[
+        int,
+        typer.Option(min=1, help="Split the model over this many GPUs, a process each; see docs/engine.md."),
+    ] = 1,
 ) -> None:
     """Serve a target model until SIGTERM or Ctrl-C.
 
@@ -92,6 +96,8 @@ def serve(  # one parameter an option
 
     - `draftwire-cloud serve --model ./my-model --port 0 --threads 8`
 
+    - `draftwire-cloud serve --model qwen2.5 --tp 2`
+
     - `draftwire-cloud serve --engine ray --replicas 2`
     """
     from draftwire_cloud.serve_command import ServeJob, run_serve  # noqa: PLC0415  # keeps --help quick
@@ -100,7 +106,7 @@ def serve(  # one parameter an option
         job = ServeJob(
             model=model, host=host, port=port, dtype=dtype, threads=threads, fixed_shapes=fixed_shapes,
             kv_bytes=kv_memory_mib << 20, max_sessions=max_sessions, max_batch=max_batch, lease_s=lease_s,
-            download=download, engine=engine, replicas=replicas,
+            download=download, tp=tp, engine=engine, replicas=replicas,
         )  # fmt: skip
         asyncio.run(run_serve(job, _notes.print))
 

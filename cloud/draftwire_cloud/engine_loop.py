@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+from draftwire_cloud.engine.errors import LostRankError
 from draftwire_cloud.engine.packing import Span
 from draftwire_cloud.engine.slots import Slot
 from draftwire_cloud.engine.target import Target
@@ -262,6 +263,8 @@ class EngineLoop:
                 self._judge(job, rows.numpy(), started, forward_s, len(batch))
                 for job, rows in zip(batch, logits, strict=True)
             ]
+        except LostRankError:
+            raise  # every later step would fail too: the service ends
         except DraftwireError as error:
             return [_Outcome(job.stream, error=error) for job in batch]
         except Exception as error:  # noqa: BLE001  # whatever torch raises ends these streams, never the server
@@ -346,7 +349,7 @@ class EngineLoop:
         if not stream.first_verdict_sent:
             stream.first_verdict_sent = True
             stream.send(Opened(stream.cached, _us(self._clock() - stream.opened_at)))
-        stream.send(verdict)
+        stream.send(self._scheduler.advise(stream, verdict))
         self._scheduler.answered(stream, self._clock())
         self._leases.note(stream.slot, stream.tenant)
         stream.end_if_finished()

@@ -3,7 +3,41 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
+
+#: A session whose drafts all stay is told this at most.
+_MOST = 32
+
+
+def survival_bar(survivals: Sequence[Sequence[float]], fixed_s: float, row_s: float) -> float:
+    """The survival below which one more drafted token would lower a pass's tokens a second.
+
+    A token more pays while ``survival / row > yield / time`` (see `choose_lengths`), so that the bar is
+    ``row yield / time``.
+
+    Args:
+        survivals: of the tokens that are verified, for each session.
+        fixed_s: seconds a pass takes whatever is in it.
+        row_s: seconds one more token takes.
+    """
+    gain = len(survivals) + sum(map(sum, survivals))
+    seconds = fixed_s + row_s * (len(survivals) + sum(map(len, survivals)))
+    return gain * row_s / seconds if seconds > 0 else 0.0
+
+
+def budget(acceptance: float, bar: float) -> int:
+    """Most drafted tokens of which the last one's survival is above the bar; 0 for any number.
+
+    Args:
+        acceptance: chance that a drafted token stays, in (0, 1); of decided tokens only.
+        bar: see `survival_bar`; 0 where nothing else is in the pass.
+    """
+    if bar <= 0:
+        return 0
+    if bar >= 1:
+        return 1
+    return max(1, min(_MOST, math.ceil(math.log(bar) / math.log(acceptance)) - 1))
 
 
 def choose_lengths(survivals: Sequence[Sequence[float]], fixed_s: float, row_s: float) -> list[int]:

@@ -37,6 +37,8 @@ class TargetConfig:
     kv_bytes: int = 2 << 30
     #: Positions the exactness self-test compares at start.
     self_test_positions: int = 16
+    #: Processes the model is split over.
+    ranks: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +65,8 @@ def load_target(config: TargetConfig, say: Callable[[str], None]) -> LoadedTarge
     """
     from transformers import AutoTokenizer  # noqa: PLC0415  # seconds to import; --help must not wait for it
 
-    say(f"loading {config.name}")
-    target = Target.load(
-        config.folder,
-        dtype=config.dtype,
-        threads=config.threads,
-        fixed_shapes=config.fixed_shapes,
-        kv_bytes=config.kv_bytes,
-    )
+    target, exactness = load_checked(config, say)
     tokenizer = AutoTokenizer.from_pretrained(config.folder)
-    say("checking that the packed engine serves this architecture")
-    rng = np.random.default_rng(0)
-    check_architecture(target, rng)
-    exactness = exactness_self_test(target, config.self_test_positions, rng)
     pieces, facts = token_pieces(tokenizer), target.facts
     vocabulary = Vocabulary(pieces, frozenset(special_ids(tokenizer)), frozenset(facts.eos_ids))
     card = ModelCard(
@@ -96,6 +87,27 @@ def load_target(config: TargetConfig, say: Callable[[str], None]) -> LoadedTarge
         chat_template=tokenizer.chat_template,
     )
     return LoadedTarget(target, vocabulary, card, exactness, partial(_packed, tokenizer))
+
+
+def load_checked(config: TargetConfig, say: Callable[[str], None]) -> tuple[Target, ExactnessReport]:
+    """A target and what its self-test found; every rank of a split target runs the same passes here.
+
+    Raises:
+        UnsupportedModelError: the packed engine cannot serve this architecture.
+    """
+    say(f"loading {config.name}")
+    target = Target.load(
+        config.folder,
+        dtype=config.dtype,
+        threads=config.threads,
+        fixed_shapes=config.fixed_shapes,
+        kv_bytes=config.kv_bytes,
+        ranks=config.ranks,
+    )
+    say("checking that the packed engine serves this architecture")
+    rng = np.random.default_rng(0)
+    check_architecture(target, rng)
+    return target, exactness_self_test(target, config.self_test_positions, rng)
 
 
 def _packed(tokenizer: Any) -> bytes:

@@ -19,6 +19,8 @@ class Lookahead:
         self.epoch = 0
         self._start = 0
         self._tokens: list[int] = []
+        #: The edge's chance of each, in 255ths; None where it said none.
+        self._chances: list[int | None] = []
         #: Whether the present epoch has begun.
         self._begun = False
 
@@ -36,10 +38,13 @@ class Lookahead:
         end = self._start + len(self._tokens)
         if draft.epoch < self.epoch or not draft.ids:
             return
+        chances = draft.chances or [None] * len(draft.ids)
         if self._begun and draft.epoch == self.epoch and draft.start <= end:
             self._tokens += draft.ids[end - draft.start :]  # what overlaps is a late copy
+            self._chances += chances[end - draft.start :]
         elif draft.start <= length and not (self._begun and draft.epoch == self.epoch):
-            self.epoch, self._start, self._tokens = draft.epoch, draft.start, list(draft.ids)
+            self.epoch, self._start = draft.epoch, draft.start
+            self._tokens, self._chances = list(draft.ids), list(chances)
             self._begun = True
         else:
             raise StaleDraftError(
@@ -60,12 +65,22 @@ class Lookahead:
         passed = list(ids[self._start : self._start + len(self._tokens)])
         if self._tokens[: len(passed)] != passed:
             self.kill(self.epoch)
-        del self._tokens[: len(passed)]
+        del self._tokens[: len(passed)], self._chances[: len(passed)]
         self._start += len(passed)
         return tuple(self._tokens[: max(most, 0)])
+
+    def chances(self, n: int, otherwise: float) -> list[float]:
+        """Of the next n drafted tokens, each one's chance to be accepted if those before it are.
+
+        Args:
+            n: at most as many as were `usable`.
+            otherwise: where the edge did not say.
+        """
+        return [otherwise if one is None else one / 255 for one in self._chances[:n]]
 
     def kill(self, epoch: int) -> None:
         """A branch is dead; the edge starts a later one."""
         if epoch >= self.epoch:
             self.epoch, self._begun = epoch + 1, False
             self._tokens.clear()
+            self._chances.clear()

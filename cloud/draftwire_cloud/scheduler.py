@@ -9,37 +9,34 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, NamedTuple, TypeVar
 
 from draftwire_cloud.fairness import DeficitRoundRobin
-from draftwire_cloud.gamma_budget import choose_lengths
+from draftwire_cloud.gamma_budget import budget, choose_lengths, survival_bar
 from draftwire_cloud.leases import Slot
+from draftwire_cloud.read_budget import read_seconds
 from draftwire_cloud.session import CloudSession, Work
 from draftwire_cloud.step_cost import PassShape, StepCost
 from draftwire_cloud.think_time import ThinkTime
 from draftwire_cloud.window import wait_until
 from draftwire_protocol.errors import DraftwireError
 from draftwire_protocol.messages import (
-    MAX_DRAFT_TOKENS,
     Cancel,
     CloudMessage,
     Draft,
     EdgeMessage,
     Finished,
     Mode,
+    Verdict,
 )
 
 S = TypeVar("S", bound=Slot)
 
 #: Most messages that wait for one stream; its edge is not read from while there are more.
 INBOX_MESSAGES = 64
-#: A prompt may lengthen a pass that others wait for by this share of what it takes without.
-READ_SHARE = 0.35
-#: Tokens of a prompt in a pass at least, or a busy service would never read it.
-LEAST_READ = 16
-#: While nothing is known of what a pass takes, so many beside others.
-_UNKNOWN_READ = 64
+#: Tokens of prompts in a pass at least, where they take hardly any time or nothing is known of it.
+LEAST_READ = 8
 #: More tokens than this that the target has not seen are a prompt, fewer belong to the verdict.
 _READS = 32
 #: Fills may lengthen a pass that others wait for by this share.
@@ -82,6 +79,10 @@ class Stream(Generic[S]):
     think: ThinkTime = field(default_factory=ThinkTime)
     #: Whether a longer beginning was looked for among other sessions.
     shared: bool = False
+    #: A fill was put off since the last verdict.
+    fill_refused: bool = False
+    #: New tokens of its last verdict, a guess at those of the next.
+    verify_rows: int = 1
     #: Its keys and values were dropped so that others could go on; they are built again when they fit.
     emptied: bool = False
     #: The edge will say nothing more.
@@ -148,8 +149,8 @@ class Scheduler(Generic[S]):
         self._turns: dict[str, DeficitRoundRobin[Stream[S]]] = {}
         #: What a pass over drafts alone usually takes, in seconds.
         self._verify_s = 0.0
-        #: How many new tokens of a session are usually in it.
-        self._verify_rows = 0.0
+        #: What one more drafted token must promise to be worth its place in a pass; 0 with one session.
+        self._bar = 0.0
         #: When the last verdict left, in seconds.
         self._pass_ended_at = -math.inf
 
@@ -203,14 +204,17 @@ class Scheduler(Generic[S]):
         verifying = [one for one in wanting if one not in reading and one not in filling]
         drafting = [one for one in streams if one not in verifying and _drafts(one, now)]
         # 3. Wait a moment where that brings more sessions into the pass.
-        until = self._window(now, verifying, drafting)
+        to_read = self._read_budget(reading, verifying or drafting)
+        until = self._window(now, verifying, reading, to_read, drafting)
         if until is not None and len(verifying) < self._max_batch:
             return Step([], until)
         # 4. Fills only where they slow nobody down.
         refused = self._refused_fills(now, filling, verifying, drafting)
+        for one in refused:
+            one.fill_refused = True
         wanting = [one for one in wanting if one not in refused]
         # 5. In fair order, until the step is full; prompts in pieces that others can bear.
-        room: _Room[S] = _Room(self._max_batch, self._read_budget(reading, verifying or drafting))
+        room: _Room[S] = _Room(self._max_batch, to_read)
         self._take_turns(wanting, room)
         return Step(room.jobs, None if room.jobs else min(map(self._owed_at, refused), default=None))
 
@@ -224,13 +228,17 @@ class Scheduler(Generic[S]):
         """
         sizes = [(past, len(job.work.ids)) for past, job in zip(lengths, jobs, strict=True)]
         self.cost.observe(PassShape.of(sizes), seconds)
-        drafts = [size for size, job in zip(sizes, jobs, strict=True) if size[1] <= _READS + MAX_DRAFT_TOKENS]
+        verified = [job.stream.first_verdict_sent and job.work.num_logits > 0 for job in jobs]
+        drafts = [size for size, kept in zip(sizes, verified, strict=True) if kept]
         if drafts:
             alone = self.cost.predict(PassShape.of(drafts)) if len(drafts) < len(jobs) else seconds
-            rows = sum(new for _, new in drafts) / len(drafts)
-            weight = _NEW if self._verify_s else 1.0
-            self._verify_s += weight * (alone - self._verify_s)
-            self._verify_rows += weight * (rows - self._verify_rows)
+            self._verify_s += (_NEW if self._verify_s else 1.0) * (alone - self._verify_s)
+
+    def advise(self, stream: Stream[S], verdict: Verdict) -> Verdict:
+        """The verdict, with what was decided about its session."""
+        refused, stream.fill_refused = stream.fill_refused, False
+        most = budget(stream.session.acceptance, self._bar)
+        return replace(verdict, gamma_budget=most, fill_refused=refused)
 
     def answered(self, stream: Stream[S], now: float) -> None:
         """A verdict left."""
@@ -238,12 +246,23 @@ class Scheduler(Generic[S]):
         self._pass_ended_at = now
 
     def _window(
-        self, now: float, verifying: Sequence[Stream[S]], drafting: Sequence[Stream[S]]
+        self,
+        now: float,
+        verifying: Sequence[Stream[S]],
+        reading: set[Stream[S]],
+        to_read: int,
+        drafting: Sequence[Stream[S]],
     ) -> float | None:
+        """When to start the pass; None for at once."""
         expected = [due for one in drafting if (due := one.think.next_draft()) is not None]
-        until = wait_until(now, len(verifying), expected, self._verify_s)
+        ready = [*verifying, *reading]
+        if not ready or not expected:
+            return None
+        sizes = [(one.slot.length, _rows(one)) for one in verifying]
+        sizes += [(one.slot.length, to_read) for one in list(reading)[:1]]
+        until = wait_until(now, len(ready), expected, self.cost.predict(PassShape.of(sizes)))
         # However promising: the target never idles longer than a pass takes while there is work.
-        idle_since = max(self._pass_ended_at, min((one.ready_at for one in verifying), default=now))
+        idle_since = max(self._pass_ended_at, min(one.ready_at for one in ready))
         latest = idle_since + self._verify_s
         return None if until is None or now >= latest else min(until, latest)
 
@@ -271,13 +290,16 @@ class Scheduler(Generic[S]):
         """Tokens of prompts in the next pass."""
         if not reading or not others:
             return self._prefill_chunk
-        if not self.cost.known:
-            return min(_UNKNOWN_READ, self._prefill_chunk)
         past = max(one.slot.length for one in reading)
-        fits = self.cost.affordable(past, READ_SHARE * self._verify_s, self._prefill_chunk)
-        # Who waits for a prompt may take as much as it will take once it is read.
-        fair = round(len(reading) * self._verify_rows)
-        return max(fits, min(max(LEAST_READ, fair), self._prefill_chunk))
+        seconds = read_seconds(
+            self._pass_s(others), self._pass_s(others[:1]), readers=len(reading), verifiers=len(others)
+        )
+        fits = self.cost.affordable(past, seconds, self._prefill_chunk) if self.cost.known else 0
+        return max(fits, min(LEAST_READ, self._prefill_chunk))
+
+    def _pass_s(self, streams: Sequence[Stream[S]]) -> float:
+        """What a pass over these streams' drafts takes, in seconds; 0 while nothing is known."""
+        return self.cost.predict(PassShape.of((one.slot.length, _rows(one)) for one in streams))
 
     def _take_turns(self, wanting: Sequence[Stream[S]], room: _Room[S]) -> None:
         """Deficit round-robin over tenants and their sessions; those served go to the back."""
@@ -314,6 +336,8 @@ class Scheduler(Generic[S]):
             return True
         if reads:
             room.tokens_to_read = max(0, room.tokens_to_read - len(work.ids))
+        else:
+            stream.verify_rows = len(work.ids)
         room.jobs.append(Job(stream, work))
         stream.emptied = False
         turns.charge(stream, len(work.ids))
@@ -327,16 +351,18 @@ class Scheduler(Generic[S]):
         A block is cut only where what is left of it waits for the next pass, and where drafts are accepted
         by equality; the chances come from decided tokens alone.
         """
-        lengths = {one: len(one.session.block or ()) for one in wanting}
-        cuttable = [one for one in wanting if one.session.mode.drafts_on and lengths[one]]
-        if len(wanting) > 1 and cuttable and self.cost.known:
-            chances = [
-                [one.session.acceptance ** (i + 1) for i in range(lengths[one])] if one in cuttable else []
-                for one in wanting
-            ]
-            chosen = choose_lengths(chances, self.cost.fixed_s, self.cost.row_s)
-            lengths |= {one: n for one, n in zip(wanting, chosen, strict=True) if one in cuttable}
-        return lengths
+        survivals = [one.session.survivals for one in wanting]
+        lengths = list(map(len, survivals))
+        if min(len(wanting), self._max_batch) > 1 and self.cost.known:
+            cuttable = [one.session.mode.drafts_on for one in wanting]
+            offered = [row if cut else [] for row, cut in zip(survivals, cuttable, strict=True)]
+            chosen = choose_lengths(offered, self.cost.fixed_s, self.cost.row_s)
+            lengths = [n if cut else whole for n, cut, whole in zip(chosen, cuttable, lengths, strict=True)]
+            verified = [row[:n] for row, n in zip(survivals, lengths, strict=True)]
+            self._bar = survival_bar(verified, self.cost.fixed_s, self.cost.row_s)
+        elif wanting:
+            self._bar = 0.0
+        return dict(zip(wanting, lengths, strict=True))
 
     def _take_in(self, stream: Stream[S]) -> None:
         """Hand waiting messages to the session; an error ends the stream, not the session."""
@@ -360,6 +386,12 @@ class Scheduler(Generic[S]):
 def _unread(stream: Stream[S]) -> int:
     """Committed tokens the target has not seen."""
     return len(stream.session.ids) - stream.slot.length
+
+
+def _rows(stream: Stream[S]) -> int:
+    """New tokens of its next verdict, as far as is known."""
+    block = stream.session.block
+    return stream.verify_rows if block is None else 1 + len(block)
 
 
 def _drafts(stream: Stream[S], now: float) -> bool:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from draftwire_cloud.convert import ensure_safetensors
+from draftwire_cloud.engine.sharding import require_shardable
 from draftwire_cloud.engine_loop import EngineLimits
-from draftwire_cloud.loading import TargetConfig, load_target
+from draftwire_cloud.loading import LoadedTarget, TargetConfig, load_target
 from draftwire_cloud.replicas.cluster import require_ray
 from draftwire_cloud.replicas.serving import serve_replicas
 from draftwire_cloud.server import Address, CloudServer
+from draftwire_cloud.tensor_parallel.follower import follow
+from draftwire_cloud.tensor_parallel.group import RankGroup
+from draftwire_cloud.tensor_parallel.world import require_devices, torchrun_world
 from draftwire_models.cache import ModelCache
 from draftwire_models.progress import console_progress
 from draftwire_models.resolve import resolve_target
@@ -38,6 +42,8 @@ class ServeJob:
     max_batch: int
     lease_s: float
     download: bool
+    #: Processes to split the model over.
+    tp: int = 1
     engine: Literal["local", "ray"] = "local"
     replicas: int = 1
 
@@ -49,6 +55,20 @@ class ServeJob:
                 f"{self.replicas} replicas need Ray",
                 "Add --engine ray, or leave --replicas out",
             )
+        if self.tp > 1 and self.engine == "ray":
+            raise UserInputError(
+                "--tp", "replicas cannot be split", "Leave --tp out, or leave out --engine and --replicas"
+            )
+
+    @property
+    def limits(self) -> EngineLimits:
+        """What each engine allows."""
+        return EngineLimits(self.max_sessions, self.max_batch, self.lease_s)
+
+    @property
+    def address(self) -> Address:
+        """Where edges come."""
+        return Address(self.host, self.port)
 
 
 def target_folder(model: str, stored: StoredType, *, download: bool) -> Path:
@@ -65,36 +85,63 @@ def target_folder(model: str, stored: StoredType, *, download: bool) -> Path:
 
 
 async def run_serve(job: ServeJob, say: Callable[[str], None]) -> None:
-    """Load, serve, and end cleanly on SIGTERM or SIGINT."""
-    # Models are published in bfloat16; float32 keeps every digit of a quantised file for who asks for it.
-    stored: StoredType = "float32" if job.dtype == "float32" else "bfloat16"
+    """Load, serve, and end cleanly on SIGTERM or SIGINT.
+
+    Raises:
+        DraftwireError: a replica cannot serve.
+        LostRankError: a part of a split target ended.
+        UnsupportedModelError: the engine cannot serve this model, or not split.
+        UserInputError: the port is taken, or the model cannot be split like this.
+    """
     if job.engine == "ray":
         require_ray()
-    folder = target_folder(job.model, stored, download=job.download)
-    config = TargetConfig(
-        folder,
+        await serve_replicas(target_config(job), job.limits, job.address, job.replicas, say)
+        return
+    world = torchrun_world(job.tp)
+    config = target_config(job)
+    if job.tp == 1:
+        await _serve(await asyncio.to_thread(load_target, config, say), job, say)
+        return
+    require_shardable(config.folder, job.tp)
+    if world is None:
+        require_devices(job.tp)
+    elif world.rank > 0:
+        follow(config, world)
+        return
+    async with RankGroup(config, world) as group:
+        await _serve(await group.load(say), job, say, group.guard)
+
+
+def target_config(job: ServeJob) -> TargetConfig:
+    """What to load, its weights at hand."""
+    # Models are published in bfloat16; float32 keeps every digit of a quantised file for who asks for it.
+    stored: StoredType = "float32" if job.dtype == "float32" else "bfloat16"
+    return TargetConfig(
+        target_folder(job.model, stored, download=job.download),
         Path(job.model).name,
         job.dtype,
         job.threads,
         fixed_shapes=job.fixed_shapes,
         kv_bytes=job.kv_bytes,
+        ranks=job.tp,
     )
-    limits = EngineLimits(job.max_sessions, job.max_batch, job.lease_s)
-    address = Address(job.host, job.port)
-    if job.engine == "ray":
-        await serve_replicas(config, limits, address, job.replicas, say)
-    else:
-        await _serve_one(config, limits, address, say)
 
 
-async def _serve_one(
-    config: TargetConfig, limits: EngineLimits, address: Address, say: Callable[[str], None]
+def _as_it_is(work: Awaitable[str]) -> Awaitable[str]:
+    """Nothing besides the server itself can end."""
+    return work
+
+
+async def _serve(
+    loaded: LoadedTarget,
+    job: ServeJob,
+    say: Callable[[str], None],
+    guard: Callable[[Awaitable[str]], Awaitable[str]] = _as_it_is,
 ) -> None:
-    """One target in this process."""
-    loaded = await asyncio.to_thread(load_target, config, say)
+    """Serve a loaded target until a signal, or until what guards it ends the wait."""
     say(f"self-test: {loaded.exactness.summary()}")
-    async with CloudServer(loaded, address, limits) as server:
-        sys.stdout.write(f"serving {loaded.card.name} on {address.host}:{server.port}\n")
+    async with CloudServer(loaded, job.address, job.limits) as server:
+        sys.stdout.write(f"serving {loaded.card.name} on {job.host}:{server.port}\n")
         sys.stdout.flush()
-        name = await server.serve_until_signal()
+        name = await guard(server.serve_until_signal())
         say(f"{name}: shutting down")

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
+from operator import mul
 
 import numpy as np
 
@@ -31,6 +33,8 @@ from draftwire_protocol.messages import (
 )
 from draftwire_protocol.sampling import Float32Array
 
+#: Tokens that an edge's chances are believed without proof.
+_PRIOR = 2.0
 #: Epochs are 32 bits wide, and a rejected draft starts the next one.
 _MAX_EPOCH = 2**32 - 3
 
@@ -112,6 +116,10 @@ class CloudSession:
         # Where the text ended when the edge was last waited for; in cloud mode it goes on from there.
         self._waited_at = 0
         self._longest_draft = self._prepared_to = 0
+        #: Blocks that ended at a wrong token.
+        self._num_missed = 0
+        #: Of tested tokens where the edge drafts on: those that stayed, and the sum of their chances.
+        self._num_kept, self._promised = 0, 0.0
         self._prepares = True
         # Where the edge waits for each verdict: its block. Where it drafts on: what it is ahead.
         self._draft: Draft | None = None
@@ -243,9 +251,22 @@ class CloudSession:
 
     @property
     def acceptance(self) -> float:
-        """Share of the drafted tokens so far that stayed; of decided ones only, with two of three before."""
-        usage = self.usage
-        return (usage.num_accepted_tokens + 2) / (usage.num_draft_tokens + 3)
+        """α: of the drafted tokens that were tested so far, the share that stayed; two of three before.
+
+        Those behind a wrong one were not tested: they say nothing of the next token's chance.
+        """
+        return (self.usage.num_accepted_tokens + 2) / (self.usage.num_accepted_tokens + self._num_missed + 3)
+
+    @property
+    def survivals(self) -> list[float]:
+        """For each token of the block the chance that it stays, as the edge or the past sees it."""
+        block = self.block or ()
+        if not self.mode.drafts_on or self._draft is not None:
+            return [self.acceptance ** (i + 1) for i in range(len(block))]
+        # What the edge says is taken as far as it has proved true, or it could take its neighbours' places.
+        trust = min(1.0, (self._num_kept + _PRIOR) / (self._promised + _PRIOR))
+        chances = self._lookahead.chances(len(block), self.acceptance)
+        return list(accumulate((trust * chance for chance in chances), mul))
 
     def next_work(
         self, cached: int, most_read: int = 512, most_drafted: int = MAX_DRAFT_TOKENS
@@ -287,6 +308,12 @@ class CloudSession:
         # 3. Count after truncation, and answer.
         num_accepted = min(accepted, len(kept))
         self._count(min(len(block), len(kept)) if self.finished else len(block), num_accepted)
+        if accepted < gamma:
+            self._num_missed += 1
+        if self.mode.drafts_on:
+            tested = min(accepted + 1, gamma)
+            self._promised += sum(self._lookahead.chances(tested, self.acceptance))
+            self._num_kept += accepted
         if accepted < gamma:
             self._lookahead.kill(draft.epoch)
         verdict = Verdict(

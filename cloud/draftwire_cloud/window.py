@@ -30,7 +30,7 @@ def wait_until(now: float, ready: int, expected: Iterable[Expected], pass_s: flo
     """
     if not ready:
         return None
-    soon = sorted(Expected(max(one.usually, now), one.latest) for one in expected if now < one.latest)
+    soon = sorted(Expected(_due(one, now), one.latest) for one in expected if now < one.latest)
     best, saved = 0, 0.0
     for k, one in enumerate(soon, 1):
         saving = k * pass_s - (k + ready) * (one.usually - now)
@@ -41,3 +41,8 @@ def wait_until(now: float, ready: int, expected: Iterable[Expected], pass_s: flo
     # They are waited for until they count as late, but never longer than pays.
     longest = now + best * pass_s / (best + ready)
     return min(max(one.latest for one in soon[:best]), longest)
+
+
+def _due(one: Expected, now: float) -> float:
+    """When a draft will come that is not here yet: one that should be here is as likely at any time left."""
+    return one.usually if one.usually > now else (now + one.latest) / 2

@@ -259,6 +259,8 @@ class EdgeSession:
                 wait_ms=None if wait_s is None else 1e3 * wait_s,
                 queue_ms=verdict.timing.queue_us / 1e3,
                 sent_bytes=committed.sent_bytes,
+                gamma_budget=verdict.gamma_budget,
+                fill_refused=verdict.fill_refused,
             )
         )
 
@@ -358,7 +360,9 @@ class EdgeSession:
         branch, started, bytes_before = run.branch, self._clock(), stream.bytes_up
         guesses = branch.unsent
         ids = tuple(guess.token for guess in guesses)
-        await stream.send(Draft(branch.epoch, branch.end - len(ids), ids, proposals_of(guesses)))
+        proposals = proposals_of(guesses)
+        chances = b"" if proposals else self._controller.chances(guesses)
+        await stream.send(Draft(branch.epoch, branch.end - len(ids), ids, proposals, chances))
         num_bytes = stream.bytes_up - bytes_before
         run.sent_at, run.sent_bytes, run.awaits_verdict = started, num_bytes, True
         branch.sent(len(ids), started, num_bytes)

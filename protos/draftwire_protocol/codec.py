@@ -98,7 +98,13 @@ def decode_edge(request: pb.DecodeRequest) -> EdgeMessage:
 
 def _encode_draft(message: Draft) -> pb.Draft:
     proposals = [pb.Proposal(ids=one.ids, weights=one.weights) for one in message.proposals]
-    return pb.Draft(epoch=message.epoch, start=message.start, ids=message.ids, proposals=proposals)
+    return pb.Draft(
+        epoch=message.epoch,
+        start=message.start,
+        ids=message.ids,
+        proposals=proposals,
+        chances=message.chances,
+    )
 
 
 def _decode_draft(wire: pb.Draft) -> Draft:
@@ -108,7 +114,9 @@ def _decode_draft(wire: pb.Draft) -> Draft:
     if any(max(len(one.ids), len(one.weights)) > MAX_PROPOSAL_IDS for one in wire.proposals):
         raise ProtocolError(f"a proposal of more than {MAX_PROPOSAL_IDS} ids")
     proposals = tuple(Proposal(tuple(one.ids), tuple(one.weights)) for one in wire.proposals)
-    return Draft(wire.epoch, wire.start, tuple(wire.ids), proposals)
+    if wire.chances and len(wire.chances) != len(wire.ids):
+        raise ProtocolError(f"{len(wire.chances)} chances for {len(wire.ids)} drafted tokens")
+    return Draft(wire.epoch, wire.start, tuple(wire.ids), proposals, wire.chances)
 
 
 def _encode_open(message: Open) -> pb.Open:
@@ -257,6 +265,8 @@ def _encode_verdict(message: Verdict) -> pb.Verdict:
             for one in message.logprobs
         ],
         num_drafted=message.num_drafted,
+        gamma_budget=message.gamma_budget,
+        fill_refused=message.fill_refused,
     )
 
 
@@ -274,6 +284,8 @@ def _decode_verdict(wire: pb.Verdict) -> Verdict:
             for one in wire.logprobs
         ),
         num_drafted=wire.num_drafted,
+        gamma_budget=wire.gamma_budget,
+        fill_refused=wire.fill_refused,
     )
 
 

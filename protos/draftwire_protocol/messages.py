@@ -113,6 +113,8 @@ class Draft:
     ids: tuple[int, ...]
     #: What each id was drawn from; empty unless drafts are accepted by probability.
     proposals: tuple[Proposal, ...] = ()
+    #: Of each id the chance that it is accepted if those before it are, in 255ths; empty where unknown.
+    chances: bytes = field(default=b"", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,10 @@ class Verdict:
     logprobs: tuple[TokenLogprobs, ...] = ()
     #: Drafted tokens that this forward pass judged, from ``start`` on.
     num_drafted: int = 0
+    #: Most drafted tokens worth sending at once in lockstep; 0 for any number.
+    gamma_budget: int = 0
+    #: A fill was put off since the last verdict because others waited.
+    fill_refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -254,3 +254,46 @@ def test_nothing_is_prepared_where_noise_is_not_drawn_for_every_id(sampling: Sam
     target.step()
     assert target.session.waiting
     assert not target.session.can_prepare
+
+
+def test_acceptance_is_of_the_tokens_that_were_tested_not_of_all_that_were_drafted() -> None:
+    cloud = Scripted([3 + i % 7 for i in range(90)])
+    cloud.step()
+    for _ in range(12):
+        at = len(cloud.session.ids) - len(PROMPT)
+        right = cloud.script[at : at + 3]
+        cloud.draft(*right, 1, 1, 1, 1)  # three of four tested ones stay, four more were never looked at
+    assert cloud.session.acceptance == pytest.approx(0.75, abs=0.02)
+
+
+def test_an_edge_that_promises_what_does_not_come_is_soon_not_believed() -> None:
+    cloud = Scripted([3 + i % 7 for i in range(90)], mode=Mode.PIPELINED)
+    cloud.step()
+    for _ in range(10):
+        start = len(cloud.session.ids)
+        cloud.session.receive(Draft(cloud.session.epoch, start, (1,) * 8, (), b"\xff" * 8))
+        before = cloud.session.survivals
+        cloud.step()
+    assert before[0] < 0.2
+    assert before[-1] < 0.001
+
+
+def test_a_block_that_came_before_the_mode_changed_is_still_judged() -> None:
+    cloud = Scripted([3 + i % 7 for i in range(90)])
+    cloud.step()
+    start = len(cloud.session.ids)
+    cloud.session.receive(Draft(0, start, tuple(cloud.script[1:5])))
+    cloud.session.receive(SetMode(Mode.PIPELINED))
+    assert len(cloud.session.survivals) == 4
+    verdict = cloud.step()
+    assert verdict is not None
+    assert verdict.num_accepted == 4
+
+
+def test_a_copy_of_a_draft_is_known_whatever_chances_come_with_it() -> None:
+    cloud = Scripted([3 + i % 7 for i in range(90)])
+    cloud.step()
+    start, ids = len(cloud.session.ids), tuple(cloud.script[1:3])
+    cloud.session.receive(Draft(0, start, ids, (), b"\x80\x80"))
+    verdict = cloud.step()
+    assert cloud.session.receive(Draft(0, start, ids, (), b"\x81\x80")) == [verdict]

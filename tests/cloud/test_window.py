@@ -32,6 +32,15 @@ def test_many_who_come_together_are_waited_for_where_one_of_them_is_not() -> Non
     assert wait_until(10.0, 8, [one] * 8, 0.2) == 10.07
 
 
+def test_an_edge_that_never_comes_holds_nobody_up_again_and_again() -> None:
+    never, waited = Expected(10.0, 11.0), 0.0
+    for turn in range(100):
+        now = 10.01 + 0.0101 * turn
+        until = wait_until(now, 10, [never], 0.1)
+        waited += 0.0 if until is None else until - now
+    assert waited < 0.03
+
+
 @given(st.integers(0, 20), drafts, seconds)
 def test_no_wait_costs_more_than_it_saves(ready: int, expected: list[Expected], pass_s: float) -> None:
     now = 2.0

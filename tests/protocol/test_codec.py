@@ -38,6 +38,7 @@ GRAMMARS = st.builds(GrammarSpec, st.just("regex"), REGULAR) | st.just(
 PROPOSALS = st.lists(st.builds(Proposal, IDS, IDS), max_size=3).map(tuple)
 EDGE = st.one_of(
     st.builds(m.Draft, UINT, UINT, IDS, PROPOSALS),
+    st.builds(lambda ids: m.Draft(1, 2, ids, (), bytes(one % 256 for one in ids)), IDS),
     st.builds(m.SetMode, st.sampled_from(m.Mode)),
     st.builds(m.Cancel),
     st.builds(
@@ -62,7 +63,9 @@ TIMING = st.builds(m.ServerTiming, UINT, UINT, UINT, UINT)
 USAGE = st.builds(m.Usage, UINT, UINT, UINT, UINT, UINT)
 CLOUD = st.one_of(
     st.builds(m.Opened, UINT, UINT),
-    st.builds(m.Verdict, UINT, UINT, UINT, IDS, st.sampled_from(m.Mode), TIMING, LOGPROBS),
+    st.builds(
+        m.Verdict, UINT, UINT, UINT, IDS, st.sampled_from(m.Mode), TIMING, LOGPROBS, UINT, UINT, st.booleans()
+    ),
     st.builds(m.Finished, st.sampled_from(FinishReason), USAGE),
 )
 CARD = st.builds(
@@ -75,7 +78,11 @@ CARD = st.builds(
 @given(EDGE)
 def test_edge_messages_survive_the_wire(message: m.EdgeMessage) -> None:
     wire = codec.encode_edge(message).SerializeToString()
-    assert codec.decode_edge(pb.DecodeRequest.FromString(wire)) == message
+    decoded = codec.decode_edge(pb.DecodeRequest.FromString(wire))
+    assert decoded == message
+    if isinstance(message, m.Draft):
+        assert isinstance(decoded, m.Draft)
+        assert decoded.chances == message.chances
 
 
 @given(CLOUD)
@@ -92,9 +99,9 @@ def test_model_cards_survive_the_wire(card: m.ModelCard) -> None:
 
 @given(st.integers(0, 500), st.integers(0, 100_000), st.lists(st.integers(0, 151_936), max_size=64))
 def test_drafts_and_verdicts_keep_to_the_byte_budget(epoch: int, start: int, ids: list[int]) -> None:
-    draft = codec.encode_edge(m.Draft(epoch, start, tuple(ids))).ByteSize()
+    draft = codec.encode_edge(m.Draft(epoch, start, tuple(ids), (), bytes([200] * len(ids)))).ByteSize()
     timing = m.ServerTiming(5_000, 900_000, 3_000, 64)
-    verdict = m.Verdict(epoch, start, len(ids), (151_935,), m.Mode.LOCKSTEP, timing)
+    verdict = m.Verdict(epoch, start, len(ids), (151_935,), m.Mode.LOCKSTEP, timing, (), len(ids), 32, True)
     assert draft <= 6 * len(ids) + 40
     assert codec.encode_cloud(verdict).ByteSize() <= 40
 
@@ -124,6 +131,11 @@ def test_requests_with_something_missing_are_refused(request_: pb.DecodeRequest)
 def test_oversized_proposals_are_refused_before_they_are_built(proposals: list[pb.Proposal]) -> None:
     with pytest.raises(ProtocolError, match="proposal"):
         codec.decode_edge(pb.DecodeRequest(draft=pb.Draft(proposals=proposals)))
+
+
+def test_chances_of_other_tokens_than_were_drafted_are_refused() -> None:
+    with pytest.raises(ProtocolError, match="2 chances for 1 drafted"):
+        codec.decode_edge(pb.DecodeRequest(draft=pb.Draft(ids=[3], chances=b"\x01\x02")))
 
 
 def test_answers_without_a_message_are_refused() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal, NamedTuple
+
 import numpy as np
 import torch
 
@@ -12,6 +14,13 @@ BLOCK_TOKENS = 512
 always lies inside its own blocks."""
 
 
+class Move(NamedTuple):
+    """One of `Arena`'s changes to whole runs of rows: the name of its method, and the arguments."""
+
+    name: Literal["copy", "save", "restore", "clear"]
+    arguments: tuple[int, ...]
+
+
 class Arena:
     """Keys and values by row; a session's rows are neighbours, so nothing is gathered to be read.
 
@@ -20,12 +29,17 @@ class Arena:
     Args:
         layout: what one token needs.
         n_blocks: how many blocks of `BLOCK_TOKENS` rows.
+
+    Attributes:
+        journal: where moves are noted, for whoever keeps rows alike elsewhere; None where nobody does.
     """
 
     def __init__(self, layout: KvLayout, n_blocks: int) -> None:
         rows = n_blocks * BLOCK_TOKENS
         self._kv = {index: _zeros(shape, rows, layout) for index, shape in layout.layers.items()}
         self._written_to = 0
+        self._saved: dict[int, torch.Tensor] = {}
+        self.journal: list[Move] | None = None
 
     def write(self, layer: int, rows: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         """Put keys and values of new tokens into their rows.
@@ -64,6 +78,7 @@ class Arena:
 
     def copy(self, source: int, target: int, n: int) -> None:
         """Copy ``n`` rows; the two places may overlap when the rows are moved down."""
+        self._note("copy", source, target, n)
         step = abs(target - source)
         if not step:
             return
@@ -72,25 +87,37 @@ class Arena:
             for kv in self._kv.values():
                 kv[:, :, target + done :][:, :, :part] = kv[:, :, source + done :][:, :, :part]
 
-    def save(self, first: int, n: int) -> dict[int, torch.Tensor]:
-        """A copy of ``n`` rows of every layer."""
-        return {index: kv[:, :, first : first + n].clone() for index, kv in self._kv.items()}
+    def save(self, first: int, n: int) -> None:
+        """Set a copy of ``n`` rows of every layer aside, in place of what was saved before."""
+        self._note("save", first, n)
+        self._saved = {index: kv[:, :, first : first + n].clone() for index, kv in self._kv.items()}
 
-    def restore(self, saved: dict[int, torch.Tensor], first: int) -> None:
-        """Put what `save` returned at ``first``."""
-        for index, rows in saved.items():
+    def restore(self, first: int) -> None:
+        """Put what `save` set aside at ``first``, and forget it."""
+        self._note("restore", first)
+        for index, rows in self._saved.items():
             self._kv[index][:, :, first : first + rows.shape[2]] = rows
+        self._saved = {}
 
     def clear(self, first: int, n: int) -> None:
         """Make rows zero that may have been used.
 
         Masked rows are multiplied by 0, and 0 times what another session may have left, a NaN, is NaN.
         """
+        self._note("clear", first, n)
         used = min(first + n, self._written_to)
         if used > first:
             for kv in self._kv.values():
                 kv[:, :, first:used] = 0
         self._written_to = max(self._written_to, first + n)
+
+    def repeat(self, move: Move) -> None:
+        """Do what another arena has noted."""
+        getattr(self, move.name)(*move.arguments)
+
+    def _note(self, name: Literal["copy", "save", "restore", "clear"], *arguments: int) -> None:
+        if self.journal is not None:
+            self.journal.append(Move(name, arguments))
 
 
 def _zeros(shape: LayerShape, rows: int, layout: KvLayout) -> torch.Tensor:

@@ -3,7 +3,8 @@
 EngineError
 ├── OutOfSlotsError        no room for more keys and values: park or refuse a session
 ├── ContextOverflowError   a session would grow past its slot or past the model's context
-└── UnsupportedModelError  the packed path cannot serve this model; the message says why
+├── UnsupportedModelError  the packed path cannot serve this model; the message says why
+└── LostRankError          a part of a split target is gone: nothing can be computed any more
 """
 
 from draftwire_protocol import errors
@@ -24,3 +25,7 @@ class ContextOverflowError(EngineError, errors.ContextOverflowError):
 
 class UnsupportedModelError(EngineError):
     """The model cannot be verified in a packed row, or not correctly."""
+
+
+class LostRankError(EngineError):
+    """Another rank of a split target ended or fell out of step; only a restart helps."""

@@ -14,8 +14,8 @@ class ModelFacts:
         context_length: most tokens the model was made for, prompt and output together.
         eos_ids: every id that ends a generation, ascending.
         dtype: arithmetic type, ``float32`` or ``bfloat16``.
-        weights: how linear weights are kept, e.g. ``float16 x 197`` or ``plain``.
-        kv_bytes_per_token: bytes of keys and values a token takes in a slot.
+        weights: how linear weights are kept, e.g. ``half x 197``, ``plain`` or ``plain, split over 2 ranks``.
+        kv_bytes_per_token: bytes of keys and values a token takes in a slot, on one rank.
         device: where the model runs.
     """
 
@@ -36,6 +36,17 @@ def eos_ids(model: Any) -> tuple[int, ...]:
         if found is not None:
             return tuple(sorted({found} if isinstance(found, int) else set(found)))
     return ()
+
+
+def heads(config: Any) -> tuple[int, int, int]:
+    """Query heads, key heads and numbers in a head; usual ones where a configuration does not say."""
+    text = config.get_text_config(decoder=True)
+    n_heads = getattr(text, "num_attention_heads", None)
+    if not isinstance(n_heads, int) or n_heads < 1:
+        return (4, 2, 64)
+    n_kv = getattr(text, "num_key_value_heads", None) or n_heads
+    dim = getattr(text, "head_dim", None) or text.hidden_size // n_heads
+    return (n_heads, n_kv, dim) if n_heads % n_kv == 0 else (4, 2, 64)
 
 
 def context_length(config: Any) -> int:

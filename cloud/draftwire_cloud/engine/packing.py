@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
+from typing import Protocol
 
 import torch
 
@@ -12,6 +13,26 @@ from draftwire_cloud.engine.slots import Slot
 
 #: Query rows up to which spans share an attention call.
 _LONGEST_GROUPED = 32
+
+
+class NewTokens(Protocol):
+    """What a plan needs of a `Span`: its tokens, and which rows they go behind."""
+
+    @property
+    def ids(self) -> Sequence[int]:
+        """The new tokens."""
+
+    @property
+    def num_logits(self) -> int:
+        """Logits wanted for the last so many of them."""
+
+    @property
+    def past(self) -> int:
+        """Tokens held in front of them."""
+
+    @property
+    def first_row(self) -> int:
+        """Row of the first token held in the arena."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +54,16 @@ class Span:
             raise ValueError("a span needs at least one token")
         if not 0 <= self.num_logits <= len(self.ids):
             raise ValueError(f"cannot give logits of {self.num_logits} of {len(self.ids)} tokens")
+
+    @property
+    def past(self) -> int:
+        """Tokens its slot holds now."""
+        return self.slot.length
+
+    @property
+    def first_row(self) -> int:
+        """Where its slot begins in the arena now."""
+        return self.slot.first_row
 
 
 @dataclass(frozen=True)
@@ -175,11 +206,11 @@ def causal_mask(members: Sequence[Placed], window: int | None, device: torch.dev
     return seen if window is None else seen & (key > position - window)
 
 
-def make_plan(spans: Sequence[Span], policy: ShapePolicy, arena: Arena, device: torch.device) -> Plan:
+def make_plan(spans: Sequence[NewTokens], policy: ShapePolicy, arena: Arena, device: torch.device) -> Plan:
     """Lay the spans out in one row.
 
     Args:
-        spans: their slots must have room for the new tokens.
+        spans: there must be room for the new tokens behind those held.
         policy: how shapes are padded.
         arena: where the slots' keys and values are.
         device: of the model.
@@ -187,7 +218,7 @@ def make_plan(spans: Sequence[Span], policy: ShapePolicy, arena: Arena, device: 
     Raises:
         ValueError: when two spans share a slot.
     """
-    if len({id(span.slot) for span in spans}) != len(spans):
+    if len({span.first_row for span in spans}) != len(spans):
         raise ValueError("two spans of one forward pass share a slot")
     edges = list(pairwise(accumulate((len(s.ids) for s in spans), initial=0)))
     placed = tuple(place(span, slice(*edge), policy) for span, edge in zip(spans, edges, strict=True))
@@ -220,10 +251,10 @@ def make_plan(spans: Sequence[Span], policy: ShapePolicy, arena: Arena, device: 
     )
 
 
-def place(span: Span, rows: slice, policy: ShapePolicy) -> Placed:
+def place(span: NewTokens, rows: slice, policy: ShapePolicy) -> Placed:
     """A span at its rows, with its padded shapes."""
-    past, n = span.slot.length, len(span.ids)
-    return Placed(past, span.slot.first_row, rows, policy.queries(n), policy.keys(past + n))
+    past, n = span.past, len(span.ids)
+    return Placed(past, span.first_row, rows, policy.queries(n), policy.keys(past + n))
 
 
 def group_spans(placed: Sequence[Placed]) -> tuple[Group, ...]:
@@ -268,7 +299,9 @@ def route_rows(placed: Sequence[Placed], groups: Sequence[Group]) -> tuple[list[
     return query_rows, output_rows
 
 
-def pick_logit_rows(spans: Sequence[Span], placed: Sequence[Placed]) -> tuple[list[int], tuple[slice, ...]]:
+def pick_logit_rows(
+    spans: Sequence[NewTokens], placed: Sequence[Placed]
+) -> tuple[list[int], tuple[slice, ...]]:
     """The packed rows whose logits are wanted, and each span's part of that list."""
     rows: list[int] = []
     ranges = []

@@ -222,7 +222,8 @@ class SlotStore:
     def _compact(self, growing: Slot) -> None:
         """Push all slots together and put the growing one behind them: what is free is one run then."""
         self.counts.compactions += 1
-        held = self.arena.save(growing.first_row, growing.length) if growing.n_placed else None
+        if growing.n_placed:
+            self.arena.save(growing.first_row, growing.length)
         self._blocks = Blocks(self._n_blocks)
         others = (slot for slot in self._open if slot.n_placed and slot is not growing)
         for slot in sorted(others, key=lambda slot: slot.start):
@@ -231,8 +232,8 @@ class SlotStore:
             slot.start = start
         growing.start = self._take(growing.n_blocks)
         self._clear(growing.start, growing.n_blocks)
-        if held is not None:
-            self.arena.restore(held, growing.start * BLOCK_TOKENS)
+        if growing.n_placed:
+            self.arena.restore(growing.start * BLOCK_TOKENS)
 
     def _take(self, n: int) -> int:
         """Neighbouring blocks that must be there."""

@@ -7,17 +7,23 @@ from typing import Any, Literal, Self
 import torch
 from transformers import AutoModelForCausalLM
 
-from draftwire_cloud.engine.agreement import half_row_counts, plain_row_counts, query_multiple
+from draftwire_cloud.engine.agreement import (
+    blocked_row_counts,
+    half_row_counts,
+    plain_row_counts,
+    query_multiple,
+)
 from draftwire_cloud.engine.architecture import require_supported, uses_sliding_window
 from draftwire_cloud.engine.arena import Arena
 from draftwire_cloud.engine.attention import PACKED_ATTENTION
 from draftwire_cloud.engine.cache import LayoutCache, PackedCache
 from draftwire_cloud.engine.errors import ContextOverflowError, UnsupportedModelError
-from draftwire_cloud.engine.facts import ModelFacts, context_length, eos_ids
+from draftwire_cloud.engine.facts import ModelFacts, context_length, eos_ids, heads
 from draftwire_cloud.engine.layout import KvLayout
 from draftwire_cloud.engine.packing import Plan, Span, make_plan
 from draftwire_cloud.engine.precision import DtypeName, pick_device, pick_dtype
 from draftwire_cloud.engine.shapes import ShapePolicy
+from draftwire_cloud.engine.sharding import agreed, num_ranks, shard_arguments
 from draftwire_cloud.engine.slots import SlotStore
 from draftwire_cloud.engine.team import Team
 from draftwire_cloud.engine.tiles import tile_layers
@@ -58,6 +64,7 @@ class Target:
         device: str = "auto",
         weights: WeightForm = "auto",
         kv_bytes: int = DEFAULT_KV_BYTES,
+        ranks: int = 1,
     ) -> Self:
         """Load a model folder (``config.json`` and safetensors); nothing is downloaded.
 
@@ -68,7 +75,9 @@ class Target:
             fixed_shapes: pad shapes so that results do not depend on what shares a pass.
             device: ``auto``, ``cpu``, ``cuda`` or ``mps``.
             weights: ``auto`` prepares linear weights where that verifies faster, ``plain`` never does.
-            kv_bytes: most bytes all sessions' keys and values together may take.
+            kv_bytes: most bytes all sessions' keys and values together may take; on each rank, if split.
+            ranks: processes the model is split over; all of them must have joined one process group and
+                call this with the same arguments.
 
         Raises:
             UnsupportedModelError: when the packed path cannot serve this kind of model.
@@ -76,12 +85,16 @@ class Target:
         """
         where = pick_device(device)
         arithmetic = pick_dtype(dtype, where)
-        prepared = weights == "auto" and where.type == "cpu" and arithmetic == torch.float32
+        # Split layers add their parts up in hooks that a prepared layer would not have.
+        plain = weights != "auto" or ranks > 1
+        prepared = not plain and where.type == "cpu" and arithmetic == torch.float32
         # Prepared layers are made from the stored type one by one: a 16-bit model never exists in float32.
         stored = "auto" if prepared else arithmetic
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=stored, local_files_only=True)
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=stored, local_files_only=True, **shard_arguments(ranks)
+        )
         return cls.wrap(
-            model.to(where),
+            model.to(where) if ranks == 1 else model,
             dtype=arithmetic,
             threads=threads,
             fixed_shapes=fixed_shapes,
@@ -114,12 +127,15 @@ class Target:
         forms = prepare(model, team) if prepared else {}
         if not prepared:
             model.to(dtype)
-        if fixed_shapes and dtype != torch.float32 and model.device.type == "cpu":
+        ranks = num_ranks(model)
+        if fixed_shapes and dtype != torch.float32 and model.device.type == "cpu" and ranks == 1:
             forms = tile_layers(model)
         if fixed_shapes and dtype == torch.float32 and model._can_set_experts_implementation():  # noqa: SLF001  # transformers has no public question
             # The grouped product of float32 experts adds in an order that depends on all routed rows.
             model.set_experts_implementation("batched_mm")
         policy = choose_policy(model, dtype, forms) if fixed_shapes else ShapePolicy.off()
+        if ranks > 1:
+            policy = agreed(policy)
         layout, n_vocab = observe(model, policy)
         facts = ModelFacts(
             architecture=type(model).__name__,
@@ -127,7 +143,7 @@ class Target:
             context_length=context_length(model.config),
             eos_ids=eos_ids(model),
             dtype=str(dtype).removeprefix("torch."),
-            weights=", ".join(f"{form} x {n}" for form, n in forms.items() if n) or "plain",
+            weights=describe(forms, ranks),
             kv_bytes_per_token=layout.bytes_per_token,
             device=str(layout.device),
         )
@@ -156,10 +172,14 @@ class Target:
         self._check(spans)
         self.slots.reserve([(span.slot, span.slot.length + len(span.ids)) for span in spans])
         plan = make_plan(spans, self.policy, self.slots.arena, self._device)
-        logits = run(self.model, plan, PackedCache(plan))
+        logits = self._pass(spans, plan)
         for span in spans:
             span.slot.ids.extend(span.ids)
         return [logits[part] for part in plan.logit_ranges]
+
+    def _pass(self, spans: Sequence[Span], plan: Plan) -> torch.Tensor:  # noqa: ARG002  # for a split target
+        """Run a plan; nothing but the model itself can fail any more."""
+        return run(self.model, plan, PackedCache(plan))
 
     def _check(self, spans: Sequence[Span]) -> None:
         """Refuse spans that would fail or go wrong inside the model."""
@@ -170,6 +190,12 @@ class Target:
             after = span.slot.length + len(span.ids)
             if after > limit:
                 raise ContextOverflowError(f"{after} tokens do not fit a context of {limit}")
+
+
+def describe(forms: dict[str, int], ranks: int) -> str:
+    """How weights are kept: forms of linear layers and how many have each, and over how many ranks."""
+    kept = ", ".join(f"{form} x {n}" for form, n in forms.items() if n) or "plain"
+    return kept if ranks == 1 else f"{kept}, split over {ranks} ranks"
 
 
 def run(model: Any, plan: Plan, cache: PackedCache) -> torch.Tensor:
@@ -188,7 +214,7 @@ def run(model: Any, plan: Plan, cache: PackedCache) -> torch.Tensor:
     return logits.float()
 
 
-def choose_policy(model: torch.nn.Module, dtype: torch.dtype, forms: dict[str, int]) -> ShapePolicy:
+def choose_policy(model: Any, dtype: torch.dtype, forms: dict[str, int]) -> ShapePolicy:
     """The padding under which the kernels in use here agree, see `ShapePolicy`.
 
     Args:
@@ -201,11 +227,13 @@ def choose_policy(model: torch.nn.Module, dtype: torch.dtype, forms: dict[str, i
     agreeing = []
     if forms.get("half"):
         agreeing.append(half_row_counts())
+    if forms.get("blocked"):
+        agreeing.append(blocked_row_counts(model))
     if has_plain_products(model):
         agreeing.append(plain_row_counts(dtype))
     last = min((counts[-1] for counts in agreeing), default=0)
     common = (n for n in range(1, last + 1) if all(n in counts for counts in agreeing))
-    return ShapePolicy(query_multiple=query_multiple(dtype), row_counts=tuple(common))
+    return ShapePolicy(query_multiple=query_multiple(dtype, *heads(model.config)), row_counts=tuple(common))
 
 
 def has_plain_products(model: torch.nn.Module) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from draftwire_edge.branch import Judged
+from draftwire_edge.controller.estimators import RatioOfSums
 from draftwire_edge.controller.explanation import Explanation
 from draftwire_edge.controller.formulas import (
     duplex_tpot_ms,
@@ -64,6 +65,10 @@ class Seen:
     queue_ms: float = 0.0
     #: Payload of the message with that last draft.
     sent_bytes: int = 0
+    #: What the cloud can verify at once in lockstep, beside others; 0 for any number.
+    gamma_budget: int = 0
+    #: The cloud put off a token of its own because others waited.
+    fill_refused: bool = False
 
 
 class Controller:
@@ -82,7 +87,10 @@ class Controller:
         self._link = LinkEstimate()
         first = Mode.LOCKSTEP if policy.prefer is Prefer.COST else Mode.DUPLEX
         self._modes = ModeChoice(policy.mode or first, policy.prefer.pass_weight)
+        #: Share of verdicts in a filling mode before which a fill was put off.
+        self._refused = RatioOfSums(decay=0.9, prior=0.0, prior_weight=2.0)
         self._verdicts = self._empty_rounds = 0
+        self._budget = MAX_DRAFT_TOKENS
         self._last_gamma = FIRST_GAMMA - MAX_GAMMA_STEP
         self._untested_tokens, self._probe_after = 0, FIRST_PROBE_TOKENS
 
@@ -147,7 +155,8 @@ class Controller:
         draft_ms, verify = self._paces.draft_ms(Mode.PIPELINED), self._paces.verify(Mode.PIPELINED)
         answered_ms = self._paces.miss_queue_ms + verify.ms(2)
         pipelined = pipelined_tpot_ms(self.alpha, draft_ms, self._link.round_ms(1), answered_ms)
-        duplex = duplex_tpot_ms(pipelined, alone)
+        filled = 1.0 - self._refused.value
+        duplex = filled * duplex_tpot_ms(pipelined, alone) + (1.0 - filled) * pipelined
         return {
             Mode.CLOUD: Cost(alone, 1.0),
             Mode.LOCKSTEP: Cost(lockstep, 1.0 / expected_tokens(self.alpha, gamma)),
@@ -166,7 +175,7 @@ class Controller:
             passed_ms = queue_ms + verify.ms(gamma + 1)
             return lockstep_tpot_ms(gamma, self.alpha, draft_ms, self._link.round_ms(gamma), passed_ms)
 
-        costs = {gamma: cost_ms(gamma) for gamma in ((fixed,) if fixed else range(1, MAX_DRAFT_TOKENS + 1))}
+        costs = {gamma: cost_ms(gamma) for gamma in ((fixed,) if fixed else range(1, self._budget + 1))}
         best = min(costs, key=lambda gamma: costs[gamma])
         return best, costs[best]
 
@@ -175,7 +184,7 @@ class Controller:
             return self._policy.gamma
         if mode.drafts_on:
             return MAX_DRAFT_TOKENS if self._verdicts else FIRST_GAMMA
-        return min(MAX_DRAFT_TOKENS, self._last_gamma + MAX_GAMMA_STEP)
+        return min(self._budget, self._last_gamma + MAX_GAMMA_STEP)
 
     def want_more(self, guesses: Sequence[Guess]) -> bool:
         """The stop rule: is a token after these, drafted and not verified, worth drafting?"""
@@ -188,6 +197,10 @@ class Controller:
             return False
         survival = self._survival.of_next(guesses)
         return worth_drafting(survival, self._felt_draft_ms, self._felt_slope_ms, self.tpot_ms)
+
+    def chances(self, guesses: Sequence[Guess]) -> bytes:
+        """Of each guess the chance that it is accepted if those before it are, in 255ths."""
+        return bytes(round(255 * self._survival.of([one])) for one in guesses)
 
     def _never_overtakes(self) -> bool:
         """Whether a new branch would hardly ever be of use before the cloud has written its tokens."""
@@ -261,6 +274,9 @@ class Controller:
     def observe(self, seen: Seen) -> None:
         """Learn from a verdict."""
         self._verdicts += 1
+        self._budget = min(seen.gamma_budget or MAX_DRAFT_TOKENS, MAX_DRAFT_TOKENS)
+        # Elsewhere nothing is refused, and what was true of another hour's load is forgotten.
+        self._refused.add(float(seen.fill_refused), 1.0 if seen.mode.fills else 0.2)
         self._survival.add(seen.tested)
         self._paces.observe(seen.mode, seen.num_drafted, seen.forward_ms, seen.queue_ms)
         if seen.wait_ms is not None:

@@ -619,10 +619,15 @@ class Draft(_message.Message):
     START_FIELD_NUMBER: _builtins.int
     IDS_FIELD_NUMBER: _builtins.int
     PROPOSALS_FIELD_NUMBER: _builtins.int
+    CHANCES_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """The edge's guess branch."""
     start: _builtins.int
     """Absolute position (prompt + output) of the first drafted token."""
+    chances: _builtins.bytes
+    """Of each drafted id: the chance, as the edge sees it, that it is accepted if those before it are, in 255ths.
+    Only where drafts are accepted by equality; empty where the edge does not know.
+    """
     @_builtins.property
     def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Drafted ids; none asks for one target token."""
@@ -638,10 +643,11 @@ class Draft(_message.Message):
         start: _builtins.int = ...,
         ids: _abc.Iterable[_builtins.int] | None = ...,
         proposals: _abc.Iterable[Global___Proposal] | None = ...,
+        chances: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "ids", b"ids", "proposals", b"proposals", "start", b"start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chances", b"chances", "epoch", b"epoch", "ids", b"ids", "proposals", b"proposals", "start", b"start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -756,6 +762,8 @@ class Verdict(_message.Message):
     TIMING_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
     NUM_DRAFTED_FIELD_NUMBER: _builtins.int
+    GAMMA_BUDGET_FIELD_NUMBER: _builtins.int
+    FILL_REFUSED_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """The epoch of the Draft this answers."""
     start: _builtins.int
@@ -766,6 +774,12 @@ class Verdict(_message.Message):
     """Mode the cloud is in after this verdict."""
     num_drafted: _builtins.int
     """Drafted tokens that this forward pass judged, from `start` on."""
+    gamma_budget: _builtins.int
+    """Most drafted tokens worth sending at once where the cloud waits for them, with what else it has to verify
+    at present; 0 for as many as the edge likes.
+    """
+    fill_refused: _builtins.bool
+    """Since the last verdict the cloud would have written a token by itself, and did not because others waited."""
     @_builtins.property
     def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Target tokens after the accepted ones: recovered, bonus or fill."""
@@ -789,10 +803,12 @@ class Verdict(_message.Message):
         timing: Global___ServerTiming | None = ...,
         logprobs: _abc.Iterable[Global___TokenLogprobs] | None = ...,
         num_drafted: _builtins.int = ...,
+        gamma_budget: _builtins.int = ...,
+        fill_refused: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timing", b"timing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "ids", b"ids", "logprobs", b"logprobs", "mode", b"mode", "num_accepted", b"num_accepted", "num_drafted", b"num_drafted", "start", b"start", "timing", b"timing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "fill_refused", b"fill_refused", "gamma_budget", b"gamma_budget", "ids", b"ids", "logprobs", b"logprobs", "mode", b"mode", "num_accepted", b"num_accepted", "num_drafted", b"num_drafted", "start", b"start", "timing", b"timing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -5,6 +5,7 @@ from torch.nn import functional
 
 from draftwire_cloud.engine.agreement import (
     HALF_ROWS_CHECKED,
+    blocked_row_counts,
     half_row_counts,
     plain_row_counts,
     query_multiple,
@@ -137,3 +138,19 @@ def test_a_team_returns_results_in_order_and_survives_an_error() -> None:
         with pytest.raises(RuntimeError, match="a job failed"):
             team.run(jobs)
     assert [int(t) for t in team.run([lambda i=i: torch.tensor(i) for i in range(3)])] == [0, 1, 2]  # type: ignore[misc]
+
+
+@needs_blocked
+def test_rows_of_every_blocked_layer_agree_at_the_counts_found() -> None:
+    generator = torch.Generator().manual_seed(0)
+    model = nn.ModuleList(
+        BlockedLinear(torch.randn(n_out, n_in, generator=generator), None)
+        for n_in, n_out in ((1536, 576), (576, 1536), (96, 16))
+    )
+    counts = blocked_row_counts(model)
+    assert counts
+    for layer in model.children():
+        assert isinstance(layer, BlockedLinear)
+        rows = torch.randn(64, layer.in_features, generator=generator)
+        whole = layer(rows)
+        assert all(torch.equal(layer(rows[:n].clone()), whole[:n]) for n in counts)

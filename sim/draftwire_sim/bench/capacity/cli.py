@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,13 +15,14 @@ from rich.table import Table
 from draftwire_edge.exits import FAILURE_EXIT, errors_explained
 from draftwire_protocol.errors import UserInputError
 from draftwire_protocol.messages import MAX_DRAFT_TOKENS
-from draftwire_sim.bench.capacity.arms import chosen
+from draftwire_sim.bench.capacity.arms import VLLM, chosen
 
 _screen = Console(highlight=False, soft_wrap=True)
 _CLIENTS, _QUICK_CLIENTS, _INTRUDED = "1,2,4,8,16,32", "1,4", "8"
 #: Most edges at once that the command takes: beyond it the one process of the edges is what is measured.
 _MOST_CLIENTS = 256
-_WIDTH = 120
+#: Columns that the table needs.
+_WIDTH = 140
 
 
 def capacity(  # one parameter an option
@@ -80,18 +82,30 @@ def capacity(  # one parameter an option
     """
     with errors_explained():
         if quick:
-            clients, prompts, tokens = clients or _QUICK_CLIENTS, 1, min(tokens or 32, 32)
-        counts = _counts(clients or (_INTRUDED if long_prompt else _CLIENTS), one=long_prompt is not None)
-        if plot is not None and long_prompt is not None:
-            raise UserInputError("--plot", "--long-prompt has no curve", "Leave one of them out")
+            prompts, tokens = 1, min(tokens or 32, 32)
+        default = _INTRUDED if long_prompt else _QUICK_CLIENTS if quick else _CLIENTS
+        counts = _counts(default if clients is None else clients, one=long_prompt is not None)
+        named = chosen(arms)
+        if long_prompt is not None:
+            _refuse_beside_long_prompt({"--arms": arms, "--plot": plot, "--vllm-python": vllm_python})
+        if vllm_python is not None and VLLM not in named:
+            raise UserInputError("--vllm-python", "--arms leaves vllm out", "Add vllm to the list")
+        _check_files({"--json": json_file, "--plot": plot})
+
+        from draftwire_sim.bench.parts import check_installed  # noqa: PLC0415  # keeps --help quick
+
+        check_installed(plots=plot is not None)
 
         from draftwire_sim.bench.capacity.measure import Plan  # noqa: PLC0415  # keeps --help quick
         from draftwire_sim.bench.capacity.run import CapacityOptions, run  # noqa: PLC0415  # the same
 
+        if plot is not None:
+            from draftwire_sim.bench.capacity.plot import check_format  # noqa: PLC0415  # matplotlib is slow
+
+            check_format(plot)
         plan = Plan(
-            chosen(arms), counts, prompts, tokens or (128 if long_prompt else 64), gamma, acceptance,
-            draft_ms, seed,
-        )  # fmt: skip
+            named, counts, prompts, tokens or (128 if long_prompt else 64), gamma, acceptance, draft_ms, seed
+        )
         options = CapacityOptions(plan, model, dtype, threads, vllm_python, long_prompt)
         report = run(options, lambda line: _screen.print(line, style="dim"))
         _finish(report, json_file, plot)
@@ -113,6 +127,29 @@ def _counts(text: str, *, one: bool) -> tuple[int, ...]:
     if one and len(counts) != 1:
         raise UserInputError("--clients", "--long-prompt takes one number of edges", fix)
     return tuple(dict.fromkeys(counts))
+
+
+def _refuse_beside_long_prompt(options: Mapping[str, object]) -> None:
+    """Refuse what has no meaning there.
+
+    Raises:
+        UserInputError: one of them was given.
+    """
+    for option, value in options.items():
+        if value is not None:
+            raise UserInputError(option, "it means nothing beside --long-prompt", "Leave one of them out")
+
+
+def _check_files(files: Mapping[str, Path | None]) -> None:
+    """See before anything is measured that what is measured can be written.
+
+    Raises:
+        UserInputError: there is no folder for one of them.
+    """
+    for option, file in files.items():
+        if file is not None and (file.is_dir() or not file.parent.is_dir()):
+            problem = f"{file} is a folder" if file.is_dir() else f"there is no folder {file.parent}"
+            raise UserInputError(option, problem, "Name a file in a folder that exists")
 
 
 def _finish(report: dict[str, Any], json_file: Path | None, plot: Path | None) -> None:
@@ -142,8 +179,8 @@ def _show_arms(report: dict[str, Any]) -> None:
         shown.add_column(name, justify="left" if name == "arm" else "right")
     for row in rows:
         shown.add_row(*row)
-    # A file has no width, and a narrow one would cut every figure short.
-    _screen.print(shown, width=None if _screen.is_terminal else _WIDTH)
+    # A narrow one would cut every figure short; a terminal wraps the lines instead.
+    Console(highlight=False, width=max(_screen.width, _WIDTH)).print(shown)
     _screen.print(f"vllm: {report['vllm']}")
     if report["summary"].get("vllm_identical") is False:
         _screen.print("vLLM's texts are not all ours: it computes in other shapes")

@@ -32,6 +32,7 @@ class Task:
     max_tokens: int
     #: None streams from the cloud alone; else lockstep.
     script: Script | None = None
+    #: Most drafted tokens a round; fewer where the cloud says so.
     gamma: int = 5
     #: c_d: seconds that drafting a token takes.
     draft_s: float = 0.0
@@ -97,7 +98,8 @@ class ScriptedEdge:
             if task.script is None or self._over(task, written.tokens):
                 continue
             # 3. Draft, and send.
-            block = task.script.block(len(written.tokens), task.gamma)
+            gamma = min(task.gamma, answer.gamma_budget or task.gamma)
+            block = task.script.block(len(written.tokens), gamma)
             if task.draft_s:
                 await asyncio.sleep(task.draft_s * len(block))
             sent_at = time.perf_counter()

@@ -75,6 +75,9 @@ def _encode(tokenizer: TargetTokenizer, prompt: str) -> tuple[int, ...]:
 
 
 def long_prompt(texts: Sequence[Known], length: int) -> tuple[int, ...]:
-    """A prompt of exactly ``length`` ids, made of the recorded ones over and over."""
+    """A prompt of exactly ``length`` ids, made of the recorded ones over and over.
+
+    The first of them is left out: nobody who writes a recorded text has the beginning that this one has.
+    """
     ids: Iterator[int] = chain.from_iterable((*one.prompt_ids, *one.output_ids) for one in cycle(texts))
-    return tuple(islice(ids, length))
+    return tuple(islice(ids, 1, length + 1))

@@ -148,17 +148,27 @@ async def _measure_clients(
 ) -> None:
     for arm, crowd in crowds.items():
         await crowd.warm_up(arm, clients)
+    if vllm is not None:
+        await asyncio.to_thread(_vllm_turn, vllm, _texts(crowds, clients, 0, _WARM_UP_TOKENS), clients, 0)
     arms = [arm for arm in plan.arms if arm in SERVED_BY or vllm is not None]
     for turn in range(plan.prompts):
         # Each turn begins with another arm, so that a slow minute does not always hit the same one.
         first = turn % len(arms)
         for arm in (*arms[first:], *arms[:first]):
             if arm == VLLM and vllm is not None:
-                any_crowd = next(iter(crowds.values()))
-                texts = [any_crowd.text(client, turn) for client in range(clients)]
+                texts = _texts(crowds, clients, turn)
                 measured.turns.append(await asyncio.to_thread(_vllm_turn, vllm, texts, clients, turn))
             else:
                 measured.turns.append(await crowds[arm].write(arm, clients, turn))
+
+
+def _texts(
+    crowds: Mapping[str, Crowd], clients: int, turn: int, most_tokens: int | None = None
+) -> list[Known]:
+    """What each edge writes; it is the same in every arm."""
+    crowd = next(iter(crowds.values()))
+    texts = [crowd.text(client, turn) for client in range(clients)]
+    return [Known(text.prompt_ids, text.output_ids[:most_tokens]) for text in texts]
 
 
 def _vllm_turn(vllm: VllmProcess, texts: Sequence[Known], clients: int, turn: int) -> Turn:

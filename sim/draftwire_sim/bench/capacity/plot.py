@@ -9,8 +9,22 @@ import matplotlib as mpl
 
 mpl.use("Agg")
 from matplotlib import pyplot as plt
+from matplotlib.backend_bases import FigureCanvasBase
+
+from draftwire_protocol.errors import UserInputError
 
 _PANELS = (("tokens_per_s", "output tokens a second"), ("verdict_p99_ms", "verdict latency p99, ms"))
+
+
+def check_format(path: Path) -> None:
+    """See whether a file of this name can be drawn.
+
+    Raises:
+        UserInputError: its ending is none that stands for a picture.
+    """
+    known = FigureCanvasBase.get_supported_filetypes()
+    if path.suffix.removeprefix(".").lower() not in known:
+        raise UserInputError("--plot", f"{path.name} is no picture by its ending", "End it in .png or .svg")
 
 
 def draw(summary: dict[str, Any], path: Path) -> None:

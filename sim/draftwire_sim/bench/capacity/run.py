@@ -18,6 +18,9 @@ from draftwire_sim.bench.machine import made_with
 
 Show = Callable[[str], None]
 
+#: In tokens; vLLM wants to know. Byte by byte the recorded questions are below it too.
+_LONGEST_PROMPT = 3072
+
 
 @dataclass(frozen=True, slots=True)
 class CapacityOptions:
@@ -96,7 +99,25 @@ def _vllm(
         show(f"vllm: {vllm_process.NOT_INSTALLED}, this arm is left out")
         yield vllm_process.NOT_INSTALLED, None
         return
-    length = 1024 + options.plan.tokens
-    asked = vllm_process.VllmOptions(folder, options.dtype, options.plan.gamma, length)
+    asked = vllm_process.VllmOptions(
+        folder, _arithmetic(options.dtype), options.plan.gamma, _longest(folder, options.plan.tokens),
+        options.threads,
+    )  # fmt: skip
     with vllm_process.running(python, asked) as worker:
         yield worker.version, worker
+
+
+def _longest(folder: Path, tokens: int) -> int:
+    """Prompt and text together, in tokens, as far as the model's context allows."""
+    from transformers import AutoConfig  # noqa: PLC0415  # seconds to import
+
+    from draftwire_cloud.engine.facts import context_length  # noqa: PLC0415  # torch takes seconds
+
+    return min(_LONGEST_PROMPT + tokens, context_length(AutoConfig.from_pretrained(folder)))
+
+
+def _arithmetic(dtype: str) -> str:
+    """The type that our service computes in; vLLM would take the one that the weights are stored in."""
+    from draftwire_cloud.engine.precision import pick_device, pick_dtype  # noqa: PLC0415  # torch takes seconds
+
+    return str(pick_dtype(dtype, pick_device())).removeprefix("torch.")  # type: ignore[arg-type]  # checked by typer

@@ -37,8 +37,9 @@ def running(options: ServiceOptions, arms: Sequence[str]) -> Iterator[dict[str, 
 
 def _command(options: ServiceOptions, service: str) -> list[str]:
     command = cloud_command(options.model)
-    # Texts are never resumed here, and two services must not both fill their memory with old ones.
-    command += ["--dtype", options.dtype, "--lease-s", "1"]
+    # Texts are never resumed here. The prompts come again in every arm, and those that found a beginning
+    # in the slots of the arm before would have less to read.
+    command += ["--dtype", options.dtype, "--lease-s", "0"]
     command += ["--max-sessions", str(max(64, options.sessions))]
     if options.threads is not None:
         command += ["--threads", str(options.threads)]
