@@ -213,7 +213,7 @@ def test_no_replica_outlives_a_front_that_was_killed(pair: TinyPair, tmp_path: P
     ("arguments", "said"),
     [
         (("--replicas", "2"), "--replicas: 2 replicas need Ray. Add --engine ray"),
-        (("--engine", "ray", "--replicas", "0"), "--replicas"),
+        (("--engine", "ray", "--tp", "2"), "--tp: replicas cannot be split. Leave --tp out"),
     ],
 )
 async def test_what_does_not_go_together_is_refused(arguments: tuple[str, ...], said: str) -> None:
