@@ -116,4 +116,4 @@ def replica_service(folder: Path, notes: Path, replicas: int) -> Iterator[Replic
             yield service
         finally:
             if process.poll() is None:
-                process.kill()
+                process.terminate()  # after a kill, some of Ray's helpers would stay for a minute
