@@ -64,9 +64,11 @@ def test_batching_shares_passes_and_turning_it_off_does_not(ran: Ran) -> None:
     assert arms["batched"]["batch_size"]["1"] == 1.0
     assert arms["batched"]["batch_size"]["4"] > 1.0
     assert arms["unbatched"]["batch_size"] == {"1": 1.0, "4": 1.0}
-    # The same drafts in both: a session's own passes are the same, and so is what was right of them.
-    assert arms["batched"]["passes_per_token"] == arms["unbatched"]["passes_per_token"]
-    assert arms["batched"]["acceptance"] == arms["unbatched"]["acceptance"]
+    # The same drafts in both: what was right of them is the same. Where sessions share passes the service may
+    # ask for shorter blocks, which never takes fewer passes.
+    for figure in ("passes_per_token", "acceptance"):
+        assert arms["batched"][figure]["1"] == arms["unbatched"][figure]["1"]
+    assert arms["batched"]["passes_per_token"]["4"] >= arms["unbatched"]["passes_per_token"]["4"]
     assert arms["batched"]["passes_per_token"]["4"] < arms["cloud"]["passes_per_token"]["4"] == 1.0
     assert arms["cloud"]["acceptance"] == {"1": 0.0, "4": 0.0}
 
