@@ -17,6 +17,9 @@ _HARMLESS = frozenset(
 )
 """Keywords some models pass on that say nothing about how to attend."""
 
+_FEW_QUERIES = 32
+"""Up to so many query rows of a session, heads that share keys are folded into one."""
+
 _EXPECTED = {"is_causal": True, "output_attentions": False}
 """Keywords that are fine with exactly this value."""
 
@@ -75,8 +78,9 @@ def packed_attention(
         q = queries[:, rows].view(n_heads, count, group.n_queries, dim).transpose(0, 1)
         k, v = plan.arena.view(layer, group.first_row, group.n_keys, count=count, stride=group.stride)
         if softcap is None and s_aux is None:
-            bias = plan.bias(index, sliding_window, query.dtype)
-            out = functional.scaled_dot_product_attention(q, k, v, bias, scale=scaling, enable_gqa=True)
+            copies = heads_to_fold(q, k.shape[1])
+            bias = plan.bias(index, sliding_window, query.dtype, copies)
+            out = attend(q, k, v, bias, scaling, copies)
         else:
             mask = plan.mask(index, sliding_window)
             out = attend_by_hand(q, k, v, mask, scaling=scaling, softcap=softcap, sinks=s_aux)
@@ -86,6 +90,48 @@ def packed_attention(
     packed_out = together.index_select(0, plan.output_rows)
     packed_out[len(plan.kv_rows) :] = 0
     return packed_out[None], None
+
+
+def heads_to_fold(q: torch.Tensor, n_kv_heads: int) -> int:
+    """How many query heads share a call's row block; 1 where folding them gains nothing.
+
+    The CPU kernel prepares 16-bit keys and values anew for every query head. Three heads of 8 queries as
+    one head of 24 take 0.73 ms instead of 1.15 (16 sessions of SmolLM2, two Sapphire Rapids threads), with
+    the same bits; from 64 queries on, and in float32, folding is slower or makes no difference.
+
+    Args:
+        q: ``[B, H, Q, D]``.
+        n_kv_heads: Hkv.
+    """
+    few = q.shape[2] <= _FEW_QUERIES and q.dtype != torch.float32 and q.device.type == "cpu"
+    return q.shape[1] // n_kv_heads if few else 1
+
+
+def attend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    bias: torch.Tensor,
+    scaling: float | None,
+    copies: int,
+) -> torch.Tensor:
+    """Attention by torch's fused kernel, ``copies`` query heads to a head.
+
+    Args:
+        q: ``[B, H, Q, D]``.
+        k: ``[B, Hkv, K, D]``.
+        v: ``[B, Hkv, K, D]``.
+        bias: ``[B, 1, copies * Q, K]``.
+        scaling: see `packed_attention`.
+        copies: from `heads_to_fold`.
+
+    Returns:
+        ``[B, H, Q, D]``.
+    """
+    n, n_heads, n_queries, dim = q.shape
+    folded = q.reshape(n, n_heads // copies, copies * n_queries, dim)
+    out = functional.scaled_dot_product_attention(folded, k, v, bias, scale=scaling, enable_gqa=True)
+    return out.reshape(q.shape)
 
 
 def attend_by_hand(

@@ -142,7 +142,7 @@ class Plan:
     logit_ranges: tuple[slice, ...]
     windows: set[int] = field(default_factory=set)
     _masks: dict[tuple[int, int | None], torch.Tensor] = field(default_factory=dict)
-    _biases: dict[tuple[int, int | None, torch.dtype], torch.Tensor] = field(default_factory=dict)
+    _biases: dict[tuple[int, int | None, torch.dtype, int], torch.Tensor] = field(default_factory=dict)
     _owners: dict[int, tuple[int, torch.Tensor]] = field(default_factory=dict)
 
     @property
@@ -167,14 +167,17 @@ class Plan:
             self._masks[key] = causal_mask(members, window, self.input_ids.device)
         return self._masks[key]
 
-    def bias(self, index: int, window: int | None, dtype: torch.dtype) -> torch.Tensor:
-        """The mask as numbers to add to the scores, 0 or minus infinity; made once for all layers."""
-        key = (index, window, dtype)
+    def bias(self, index: int, window: int | None, dtype: torch.dtype, copies: int = 1) -> torch.Tensor:
+        """The mask as numbers to add to the scores, 0 or minus infinity; made once for all layers.
+
+        Returns:
+            ``[B, 1, copies * n_queries, n_keys]``: the same rows ``copies`` times.
+        """
+        key = (index, window, dtype, copies)
         if key not in self._biases:
             mask = self.mask(index, window)
-            self._biases[key] = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(
-                ~mask, float("-inf")
-            )
+            bias = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
+            self._biases[key] = bias.masked_fill_(~mask, float("-inf")).repeat(1, 1, copies, 1)
         return self._biases[key]
 
     def remember_owner(self, k: torch.Tensor, layer: int) -> None:

@@ -21,6 +21,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from draftwire_cloud.engine import onednn
 from draftwire_cloud.engine.team import Team
 
 _SPLIT_ABOVE = 1 << 18
@@ -40,17 +41,6 @@ def half_available() -> bool:
             packed = torch.fbgemm_pack_gemm_matrix_fp16(torch.eye(16))
             out = torch.fbgemm_linear_fp16_weight_fp32_activation(torch.eye(16), packed, None)
     except (AttributeError, RuntimeError):
-        return False
-    return bool(torch.equal(out, torch.eye(16)))
-
-
-@cache
-def blocked_available() -> bool:
-    """Whether oneDNN can reorder and multiply float32 weights here."""
-    try:
-        weight = torch.ops.mkldnn._reorder_linear_weight(torch.eye(16), 8)  # noqa: SLF001  # torch has no public name for it
-        out = torch.ops.mkldnn._linear_pointwise(torch.eye(16), weight, None, "none", [], "")  # noqa: SLF001  # torch has no public name for it
-    except (AttributeError, RuntimeError, NotImplementedError):
         return False
     return bool(torch.equal(out, torch.eye(16)))
 
@@ -127,18 +117,13 @@ class BlockedLinear(nn.Module):
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(  # noqa: SLF001  # torch has no public name for it
-            weight.detach().float().contiguous(), self._EXPECTED_ROWS
-        )
+        self._weight = onednn.reorder(weight.float(), self._EXPECTED_ROWS)
         self._bias = None if bias is None else bias.detach().float()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map float32 ``[..., n_in]`` to ``[..., n_out]``."""
         rows = x.reshape(-1, self.in_features)
-        out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(  # noqa: SLF001  # torch has no public name for it
-            rows, self._weight, self._bias, "none", [], ""
-        )
-        return out.view(*x.shape[:-1], self.out_features)
+        return onednn.multiply(rows, self._weight, self._bias).view(*x.shape[:-1], self.out_features)
 
 
 class HalfEmbedding(nn.Module):
@@ -185,6 +170,6 @@ def prepare_linear(linear: nn.Linear, team: Team) -> tuple[nn.Module, str]:
     """The best form of one linear layer on this CPU, and its name."""
     if half_available() and fits_half(linear.weight):
         return HalfLinear(linear.weight, linear.bias, team), "half"
-    if blocked_available():
+    if onednn.is_available(torch.float32):
         return BlockedLinear(linear.weight, linear.bias), "blocked"
     return linear, "plain"

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from draftwire_cloud.engine.attention import attend_by_hand, packed_attention
+from draftwire_cloud.engine.attention import attend, attend_by_hand, heads_to_fold, packed_attention
 from draftwire_cloud.engine.cache import PackedCache
 from draftwire_cloud.engine.errors import UnsupportedModelError
 from draftwire_cloud.engine.layout import KvLayout, LayerShape
@@ -113,3 +113,21 @@ def test_what_does_not_come_from_the_plan_is_an_error() -> None:
         packed_attention(Layer(), q[:, :, :2], k, v, None, packed=plan)
     with pytest.raises(UnsupportedModelError, match="changes its keys"):
         packed_attention(Layer(), q, k.clone(), v, None, packed=plan)
+
+
+@pytest.mark.parametrize(("n_heads", "n_kv_heads", "dim"), [(9, 3, 64), (12, 2, 128), (4, 4, 32)])
+@pytest.mark.parametrize("n_queries", [8, 16, 32])
+def test_folded_heads_attend_as_heads_do(n_heads: int, n_kv_heads: int, dim: int, n_queries: int) -> None:
+    q = torch.randn(3, n_heads, n_queries, dim).bfloat16()
+    k, v = torch.randn(2, 3, n_kv_heads, 512, dim).bfloat16()
+    copies = heads_to_fold(q, n_kv_heads)
+    assert copies == n_heads // n_kv_heads
+    seen = torch.arange(512)[None, :] <= torch.arange(n_queries)[:, None] + 400
+    bias = torch.zeros(3, 1, n_queries, 512).masked_fill(~seen, float("-inf")).bfloat16()
+    plain = attend(q, k, v, bias, None, 1)
+    assert torch.equal(attend(q, k, v, bias.repeat(1, 1, copies, 1), None, copies), plain)
+
+
+def test_long_blocks_and_float32_are_not_folded() -> None:
+    assert heads_to_fold(torch.zeros(1, 4, 33, 8, dtype=torch.bfloat16), 2) == 1
+    assert heads_to_fold(torch.zeros(1, 4, 8, 8), 2) == 1

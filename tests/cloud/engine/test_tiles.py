@@ -5,7 +5,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from draftwire_cloud.engine.tiles import Tile, TiledLinear, agreeing_tile, telling, tile_layers
+from draftwire_cloud.engine import onednn
+from draftwire_cloud.engine.tiles import (
+    Form,
+    Tile,
+    TiledLinear,
+    agreeing_tile,
+    best_form,
+    telling,
+    tile_layers,
+)
 
 SHAPES = [(64, 64), (96, 16), (128, 300), (512, 256), (1536, 256), (1001, 77)]
 
@@ -26,7 +35,7 @@ def test_a_row_has_the_same_bits_in_any_company(n_in: int, n_out: int, *, bias: 
     twin, rows = telling(nn.Linear(n_in, n_out, bias=bias, dtype=torch.bfloat16), generator())
     tiled = layers[0]
     if isinstance(tiled, TiledLinear):
-        twin = TiledLinear(twin, tiled.tile)  # type: ignore[assignment]  # as good as a linear layer here
+        twin = TiledLinear(twin, tiled.form)  # type: ignore[assignment]  # as good as a linear layer here
     with torch.inference_mode():
         for layer, x in ((tiled, torch.randn(180, n_in).bfloat16()), (twin, rows[:180])):
             alone = in_groups(layer, x, 1)
@@ -34,11 +43,48 @@ def test_a_row_has_the_same_bits_in_any_company(n_in: int, n_out: int, *, bias: 
                 assert torch.equal(in_groups(layer, x, size), alone), size
 
 
-def test_tiles_multiply_like_the_layer() -> None:
-    linear = nn.Linear(200, 70, dtype=torch.bfloat16)
+needs_reordering = pytest.mark.skipif(
+    not onednn.is_available(torch.bfloat16), reason="this build does not reorder 16-bit weights"
+)
+ORDERS = [None, pytest.param(1, marks=needs_reordering), pytest.param(32, marks=needs_reordering)]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("expected_rows", ORDERS)
+def test_tiles_multiply_like_the_layer(expected_rows: int | None, *, bias: bool) -> None:
+    linear = nn.Linear(200, 70, bias=bias, dtype=torch.bfloat16)
+    tiled = TiledLinear(linear, Form(Tile(4, 16), expected_rows))
     x = torch.randn(2, 41, 200).bfloat16()
     with torch.inference_mode():
-        torch.testing.assert_close(TiledLinear(linear, Tile(4, 16))(x), linear(x), atol=0.02, rtol=0.02)
+        torch.testing.assert_close(tiled(x), linear(x), atol=0.02, rtol=0.02)
+
+
+@needs_reordering
+def test_a_reordered_weight_is_not_kept_twice() -> None:
+    layers = nn.Sequential(nn.Linear(576, 1536, bias=False, dtype=torch.bfloat16))
+    counts = tile_layers(layers)
+    if counts["reordered"]:
+        assert not any(t.shape == (1536, 576) for t in vars(layers[0]).values() if torch.is_tensor(t))
+        assert not list(layers[0].parameters())
+    assert sum(counts.values()) == 1
+
+
+def test_the_form_with_the_largest_tile_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    import draftwire_cloud.engine.tiles as module
+
+    found = {1: Tile(1, 2), 32: Tile(2, 32)}
+    tiles = iter([found[1], found[32], Tile(1, 8)])
+    monkeypatch.setattr(module, "product", lambda linear, _rows: linear)
+    monkeypatch.setattr(module, "agreeing_tile", lambda _tries, **_: next(tiles))
+    monkeypatch.setattr(module, "_agree", lambda *_: False)
+    monkeypatch.setattr(onednn, "is_available", lambda _dtype: True)
+    linear = nn.Linear(64, 64, dtype=torch.bfloat16)
+    assert best_form(linear, generator()) == Form(Tile(2, 32), 32)
+    tiles = iter([Tile(1, 1), Tile(1, 1), Tile(1, 8)])
+    assert best_form(linear, generator()) == Form(Tile(1, 8), None)
+    monkeypatch.setattr(module, "_agree", lambda *_: True)
+    tiles = iter([Tile(1, 1), Tile(1, 1)])
+    assert best_form(linear, generator()) is None
 
 
 class Moody(nn.Linear):
@@ -59,30 +105,18 @@ class Moody(nn.Linear):
 @pytest.mark.parametrize(
     ("odd", "tile"),
     [
-        (frozenset[int](), None),
-        (frozenset({1}), Tile(2, 64)),
-        (frozenset(range(33, 65)), Tile(1, 32)),
+        (frozenset[int](), Tile(1, 128)),
+        (frozenset({1}), Tile(2, 128)),
+        (frozenset(range(33, 129)), Tile(1, 32)),
         (frozenset({1, 2, 3, 40}), Tile(4, 32)),
-        (frozenset(range(2, 65)), Tile(2, 64)),
+        (frozenset(range(2, 129)), Tile(2, 128)),
     ],
 )
-def test_a_kernel_that_changes_its_order_is_cut_where_it_does(odd: frozenset[int], tile: Tile | None) -> None:
+def test_a_kernel_that_changes_its_order_is_cut_where_it_does(odd: frozenset[int], tile: Tile) -> None:
+    twin, rows = telling(nn.Linear(12, 4096, bias=False, dtype=torch.bfloat16), generator())
     layer = Moody(12, 4096, bias=False, dtype=torch.bfloat16)
-    layer.odd = odd
-
-    import draftwire_cloud.engine.tiles as module
-
-    real = module.telling
-
-    def moody_telling(linear: nn.Linear, seed: torch.Generator) -> tuple[nn.Linear, torch.Tensor]:
-        twin, rows = real(linear, seed)
-        moody = Moody(12, 4096, bias=False, dtype=torch.bfloat16)
-        moody.odd, moody.weight = odd, twin.weight
-        return moody, rows
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "telling", moody_telling)
-        assert agreeing_tile(layer, generator()) == tile
+    layer.odd, layer.weight = odd, twin.weight
+    assert agreeing_tile([(layer, rows)]) == tile
 
 
 def test_telling_numbers_tell_what_common_ones_hide() -> None:

@@ -3,6 +3,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from draftwire_cloud.engine import onednn
 from draftwire_cloud.engine.agreement import (
     HALF_ROWS_CHECKED,
     blocked_row_counts,
@@ -15,7 +16,6 @@ from draftwire_cloud.engine.weights import (
     BlockedLinear,
     HalfEmbedding,
     HalfLinear,
-    blocked_available,
     fits_half,
     half_available,
     power_of_two_scale,
@@ -24,7 +24,7 @@ from draftwire_cloud.engine.weights import (
 
 needs_half = pytest.mark.skipif(not half_available(), reason="this build cannot multiply float16 weights")
 needs_blocked = pytest.mark.skipif(
-    not blocked_available(), reason="this build has no blocked float32 weights"
+    not onednn.is_available(torch.float32), reason="this build has no blocked float32 weights"
 )
 
 
