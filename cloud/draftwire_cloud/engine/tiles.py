@@ -14,7 +14,7 @@ not in the cache, 6 / 32 / 96 rows: torch's own 1.1 / 1.5 / 2.5, for one row 0.6
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -127,7 +127,7 @@ def _is_large(linear: nn.Linear) -> bool:
     return linear.weight.numel() > _LARGE_WEIGHT
 
 
-def agreeing_tile(tries: list[tuple[Product, torch.Tensor]], *, large: bool = False) -> Tile:
+def agreeing_tile(tries: Sequence[tuple[Product, torch.Tensor]], *, large: bool = False) -> Tile:
     """The largest tile in which all row counts have the same bits.
 
     Args:
