@@ -21,6 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils import skip_init
 
 from draftwire_cloud.engine import onednn
 
@@ -152,13 +153,16 @@ def telling(linear: nn.Linear, generator: torch.Generator) -> tuple[nn.Linear, t
         The layer and ``[512, n_in]``.
     """
     n_out, n_in = linear.weight.shape
-    twin = nn.Linear(n_in, n_out, bias=linear.bias is not None, dtype=linear.weight.dtype)
+    # skip_init: random numbers for an output layer take seconds, and all are overwritten.
+    twin: nn.Linear = skip_init(
+        nn.Linear, n_in, n_out, bias=linear.bias is not None, dtype=linear.weight.dtype
+    )
     half = (n_in - 1) // 2
     with torch.no_grad():
         weight = _spread(min(n_out, _DRAWN), half, generator).to(linear.weight.dtype)
         weight = weight.repeat(-(-n_out // len(weight)), 1)[:n_out]
-        twin.weight.zero_()
         twin.weight[:, :half], twin.weight[:, half : 2 * half] = weight, -weight
+        twin.weight[:, 2 * half :] = 0
         if twin.bias is not None:
             # The bias cancels too, against the last column: some kernels add it first, some last.
             twin.bias.copy_(_spread(1, n_out, generator)[0])
