@@ -17,6 +17,7 @@ def is_available(dtype: torch.dtype) -> bool:
     try:
         out = multiply(eye, reorder(eye, 8), None)
     except (AttributeError, RuntimeError, NotImplementedError):
+        # In this order: built without oneDNN; the type needs instructions this CPU lacks; no kernel for it.
         return False
     return bool(torch.equal(out, eye))
 

@@ -21,7 +21,6 @@ from typing import NamedTuple
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.nn.utils import skip_init
 
 from draftwire_cloud.engine import onednn
 
@@ -101,7 +100,7 @@ def product(linear: nn.Linear, expected_rows: int | None) -> Product:
 
 
 def best_form(linear: nn.Linear, generator: torch.Generator) -> Form | None:
-    """The form of a layer with the largest tile; None where it agrees with itself as it is.
+    """The form of a layer with the largest tile; None where only torch's order will do, and needs no tile.
 
     Args:
         linear: a layer; the answer holds for all of its shape.
@@ -110,18 +109,18 @@ def best_form(linear: nn.Linear, generator: torch.Generator) -> Form | None:
     twin, rows = telling(linear, generator)
     # Common numbers tell where a bias is added, telling ones in which order the products are.
     common = torch.randn(len(rows), linear.in_features, generator=generator).to(linear.weight.dtype)
-    best: Form | None = None
+    large = _is_large(linear)
+    found: list[Form] = []
     for expected in _EXPECTED_ROWS if onednn.is_available(linear.weight.dtype) else ():
         tries = [(product(linear, expected), common), (product(twin, expected), rows)]
-        form = Form(agreeing_tile(tries, large=_is_large(linear)), expected)
-        if form.tile.most >= _ENOUGH_ROWS:
-            return form
-        best = form if best is None or form.tile.most > best.tile.most else best
+        found.append(Form(agreeing_tile(tries, large=large), expected))
+        if found[-1].tile.most >= _ENOUGH_ROWS:
+            return found[-1]
     plain = [(linear, common), (twin, rows)]
-    if not _is_large(linear) and all(_agree(*one, [*_ALL_COUNTS, *_MANY_ROWS]) for one in plain):
+    if not large and all(_agree(*one, [*_ALL_COUNTS, *_MANY_ROWS]) for one in plain):
         return None
-    form = Form(agreeing_tile(plain, large=_is_large(linear)))
-    return form if best is None or form.tile.most > best.tile.most else best
+    found.append(Form(agreeing_tile(plain, large=large)))
+    return max(found, key=lambda form: form.tile.most)
 
 
 def _is_large(linear: nn.Linear) -> bool:
@@ -153,10 +152,10 @@ def telling(linear: nn.Linear, generator: torch.Generator) -> tuple[nn.Linear, t
         The layer and ``[512, n_in]``.
     """
     n_out, n_in = linear.weight.shape
-    # skip_init: random numbers for an output layer take seconds, and all are overwritten.
-    twin: nn.Linear = skip_init(
-        nn.Linear, n_in, n_out, bias=linear.bias is not None, dtype=linear.weight.dtype
-    )
+    # By way of meta: random numbers for an output layer take seconds, and all are overwritten.
+    with torch.device("meta"):
+        twin = nn.Linear(n_in, n_out, bias=linear.bias is not None, dtype=linear.weight.dtype)
+    twin.to_empty(device="cpu")
     half = (n_in - 1) // 2
     with torch.no_grad():
         weight = _spread(min(n_out, _DRAWN), half, generator).to(linear.weight.dtype)

@@ -1,5 +1,7 @@
 """16-bit layers in tiles: bits of a row do not depend on the rows beside it, and bad kernels are noticed."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -60,20 +62,21 @@ def test_tiles_multiply_like_the_layer(expected_rows: int | None, *, bias: bool)
 
 
 @needs_reordering
-def test_a_reordered_weight_is_not_kept_twice() -> None:
-    layers = nn.Sequential(nn.Linear(576, 1536, bias=False, dtype=torch.bfloat16))
-    counts = tile_layers(layers)
-    if counts["reordered"]:
-        assert not any(t.shape == (1536, 576) for t in vars(layers[0]).values() if torch.is_tensor(t))
-        assert not list(layers[0].parameters())
-    assert sum(counts.values()) == 1
+@pytest.mark.parametrize(("expected_rows", "kept"), [(1, False), (32, False), (None, True)])
+def test_a_reordered_weight_replaces_the_layers(expected_rows: int | None, *, kept: bool) -> None:
+    linear = nn.Linear(576, 1536, dtype=torch.bfloat16)
+    tiled = TiledLinear(linear, Form(Tile(1, 8), expected_rows))
+    assert isinstance(tiled._product, partial)
+    held = [one for one in tiled._product.keywords.values() if torch.is_tensor(one)]
+    plain = [one for one in held if not one.is_mkldnn]
+    assert any(one.data_ptr() == linear.weight.data_ptr() for one in plain) == kept
+    assert not list(tiled.parameters())
 
 
 def test_the_form_with_the_largest_tile_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     import draftwire_cloud.engine.tiles as module
 
-    found = {1: Tile(1, 2), 32: Tile(2, 32)}
-    tiles = iter([found[1], found[32], Tile(1, 8)])
+    tiles = iter([Tile(1, 2), Tile(2, 32), Tile(1, 8)])
     monkeypatch.setattr(module, "product", lambda linear, _rows: linear)
     monkeypatch.setattr(module, "agreeing_tile", lambda _tries, **_: next(tiles))
     monkeypatch.setattr(module, "_agree", lambda *_: False)
