@@ -138,14 +138,10 @@ class EngineLoop:
             await self._compiled(request.grammar),
         )
         await self._supersede(request.session_id)
-        if self.num_streams >= self._limits.max_sessions:
-            raise self._refused(
-                "sessions", f"{self.num_streams} sessions are open, the most this server allows"
-            )
-        if (wait_s := self._scheduler.reading_s) > self._limits.max_queue_s:
-            raise self._refused(
-                "queue", f"reading the prompts that wait takes {wait_s:.0f} s; try again later"
-            )
+        if (n := self.num_streams) >= self._limits.max_sessions:
+            raise self._refused("sessions", f"{n} sessions are open, the most this server allows")
+        if (s := self._scheduler.reading_s) > self._limits.max_queue_s:
+            raise self._refused("queue", f"reading the prompts that wait takes {s:.0f} s; try again later")
         now = self._clock()
         self._leases.expire(now)
         try:

@@ -16,8 +16,6 @@ from draftwire_protocol._pb import speculation_pb2 as pb
 from draftwire_protocol.messages import SERVICE_NAME
 
 _DECODE = "Decode"
-#: A context says its code as a number.
-_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
 def _of_methods() -> Counter[str]:
@@ -92,9 +90,10 @@ class RpcCounter(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gener
             self.counts.errors[grpc.StatusCode.CANCELLED.name] += 1
             raise
         except BaseException:
-            # What was not aborted on purpose, gRPC answers with UNKNOWN.
-            code = _NAMES.get(context.code(), "OK")
-            self.counts.errors[code if code != "OK" else grpc.StatusCode.UNKNOWN.name] += 1
+            # Of a call that was not aborted on purpose the context knows no code; gRPC answers UNKNOWN.
+            code = context.code()
+            known = isinstance(code, grpc.StatusCode)
+            self.counts.errors[code.name if known else grpc.StatusCode.UNKNOWN.name] += 1
             raise
         finally:
             self.counts.open_streams -= method == _DECODE
