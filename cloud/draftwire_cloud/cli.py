@@ -105,7 +105,7 @@ def serve(  # one parameter an option
 
     - `draftwire-cloud serve --engine ray --replicas 2`
 
-    - `draftwire-cloud serve --metrics-port 9090`
+    - `draftwire-cloud serve --metrics-port 9464`
     """
     from draftwire_cloud.serve_command import ServeJob, run_serve  # noqa: PLC0415  # keeps --help quick
 
