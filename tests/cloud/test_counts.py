@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,8 +23,8 @@ UNITS = {"bytes", "seconds", "sessions", "streams", "blocks", "rows"}
 
 
 def verdict(num_drafted: int, num_accepted: int, n_own: int = 1, **fields: Any) -> Verdict:
-    own = tuple(range(n_own))
-    return Verdict(0, 9, num_accepted, own, **{"mode": Mode.LOCKSTEP, "num_drafted": num_drafted} | fields)
+    lockstep = Verdict(0, 9, num_accepted, tuple(range(n_own)), Mode.LOCKSTEP, num_drafted=num_drafted)
+    return replace(lockstep, **fields)
 
 
 def job(fed: int, num_logits: int, *, answered: bool, emptied: bool = False) -> Job[Any]:
