@@ -83,6 +83,11 @@ def serve(  # one parameter an option
         int,
         typer.Option(min=1, help="Split the model over this many GPUs, a process each; see docs/engine.md."),
     ] = 1,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="Serve Prometheus' /metrics here, 0 takes a free port."),
+    ] = None,
+    metrics_host: Annotated[str, typer.Option(help="Address for --metrics-port.")] = "127.0.0.1",
 ) -> None:
     """Serve a target model until SIGTERM or Ctrl-C.
 
@@ -99,6 +104,8 @@ def serve(  # one parameter an option
     - `draftwire-cloud serve --model qwen2.5 --tp 2`
 
     - `draftwire-cloud serve --engine ray --replicas 2`
+
+    - `draftwire-cloud serve --metrics-port 9464`
     """
     from draftwire_cloud.serve_command import ServeJob, run_serve  # noqa: PLC0415  # keeps --help quick
 
@@ -107,6 +114,7 @@ def serve(  # one parameter an option
             model=model, host=host, port=port, dtype=dtype, threads=threads, fixed_shapes=fixed_shapes,
             kv_bytes=kv_memory_mib << 20, max_sessions=max_sessions, max_batch=max_batch, lease_s=lease_s,
             download=download, tp=tp, engine=engine, replicas=replicas,
+            metrics_host=metrics_host, metrics_port=metrics_port,
         )  # fmt: skip
         asyncio.run(run_serve(job, _notes.print))
 

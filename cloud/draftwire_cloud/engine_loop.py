@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+from draftwire_cloud.counts import EngineCounts, Refusal
 from draftwire_cloud.engine.errors import LostRankError
 from draftwire_cloud.engine.packing import Span
-from draftwire_cloud.engine.slots import Slot
+from draftwire_cloud.engine.slots import Slot, SlotStore
 from draftwire_cloud.engine.target import Target
-from draftwire_cloud.leases import Leases
+from draftwire_cloud.leases import LeaseCounts, Leases
 from draftwire_cloud.scheduler import INBOX_MESSAGES, Job, Received, Scheduler, Stream
 from draftwire_cloud.session import CloudSession, Vocabulary
 from draftwire_protocol.errors import (
@@ -82,6 +83,7 @@ class EngineLoop:
         self._vocabulary = vocabulary
         self._limits = limits
         self._clock = clock
+        self.counts = EngineCounts()
         self._grammars = GrammarCompiler(vocabulary.pieces, vocabulary.special_ids, vocabulary.eos_ids)
         self._leases = Leases(target.slots, limits.lease_s)
         self._scheduler: Scheduler[Slot] = Scheduler(limits.max_batch, limits.prefill_chunk)
@@ -105,6 +107,16 @@ class EngineLoop:
         """KV slots kept for sessions without a stream."""
         return self._leases.num_parked
 
+    @property
+    def lease_counts(self) -> LeaseCounts:
+        """What became of prompts and slots."""
+        return self._leases.counts
+
+    @property
+    def slots(self) -> SlotStore:
+        """Where keys and values are kept."""
+        return self._target.slots
+
     async def open(
         self, request: Open, send: Callable[[CloudMessage | DraftwireError], None], tenant: str = ""
     ) -> Stream[Slot]:
@@ -126,17 +138,26 @@ class EngineLoop:
             await self._compiled(request.grammar),
         )
         await self._supersede(request.session_id)
-        if self.num_streams >= self._limits.max_sessions:
-            raise OverloadedError(f"{self.num_streams} sessions are open, the most this server allows")
-        if (queue_s := self._scheduler.reading_s) > self._limits.max_queue_s:
-            raise OverloadedError(f"reading the prompts that wait takes {queue_s:.0f} s; try again later")
+        if (n := self.num_streams) >= self._limits.max_sessions:
+            raise self._refused("sessions", f"{n} sessions are open, the most this server allows")
+        if (s := self._scheduler.reading_s) > self._limits.max_queue_s:
+            raise self._refused("queue", f"reading the prompts that wait takes {s:.0f} s; try again later")
         now = self._clock()
         self._leases.expire(now)
-        slot, cached = self._leases.take(request.session_id, session.ids, session.capacity)
+        try:
+            slot, cached = self._leases.take(request.session_id, session.ids, session.capacity)
+        except OverloadedError as error:
+            raise self._refused("memory", str(error)) from error
         stream = Stream(session, slot, cached, now, send, tenant, ready_at=now)
         self._scheduler.add(stream)
+        self.counts.opened += 1
         self._wake.set()
         return stream
+
+    def _refused(self, reason: Refusal, message: str) -> OverloadedError:
+        """Count whom there is no room for."""
+        self.counts.refused[reason] += 1
+        return OverloadedError(message)
 
     async def _compiled(self, spec: GrammarSpec | None) -> GrammarState | None:
         """A request's constraint, off the event loop: the first one takes most of a second."""
@@ -174,6 +195,7 @@ class EngineLoop:
             return
         stream.closed = stream.left = True
         self._scheduler.remove(stream)
+        self.counts.closed += 1
         if stream not in self._in_step:
             self._park(stream)
 
@@ -244,6 +266,9 @@ class EngineLoop:
         lengths = [job.stream.slot.length for job in batch]
         try:
             outcomes = await asyncio.get_running_loop().run_in_executor(self._thread, self._step, batch)
+            self.counts.passed(batch, self._forward_s)
+            for job in batch:
+                job.stream.emptied = False
             if self._forward_s is not None:
                 self._scheduler.observe(batch, lengths, self._forward_s)
             return outcomes
@@ -346,10 +371,14 @@ class EngineLoop:
         return True
 
     def _answer(self, stream: Stream[Slot], verdict: Verdict) -> None:
+        first_s = None
         if not stream.first_verdict_sent:
             stream.first_verdict_sent = True
-            stream.send(Opened(stream.cached, _us(self._clock() - stream.opened_at)))
-        stream.send(self._scheduler.advise(stream, verdict))
+            first_s = self._clock() - stream.opened_at
+            stream.send(Opened(stream.cached, _us(first_s)))
+        advised = self._scheduler.advise(stream, verdict)
+        stream.send(advised)
+        self.counts.answered(advised, first_s, finished=stream.session.finished)
         self._scheduler.answered(stream, self._clock())
         self._leases.note(stream.slot, stream.tenant)
         stream.end_if_finished()

@@ -66,6 +66,9 @@ class LeaseCounts:
     own_tokens: int = 0
     #: Prompt tokens copied from another session with the same beginning.
     shared_tokens: int = 0
+    #: Prompts that found some of either.
+    own_hits: int = 0
+    shared_hits: int = 0
     #: Slots of ended streams dropped because others needed the room.
     dropped: int = 0
     #: Slots of ended streams whose time was over.
@@ -114,6 +117,7 @@ class Leases(Generic[S]):
         slot.capacity = capacity
         self._index.forget(slot)  # from here on it may hold another text
         self.counts.own_tokens += cached
+        self.counts.own_hits += cached > 0
         return slot, cached
 
     def share(self, slot: S, ids: Sequence[int], owner: str) -> int:
@@ -132,6 +136,7 @@ class Leases(Generic[S]):
             slot.truncate(0)
             self._store.inherit(slot, source, length)
             self.counts.shared_tokens += length
+            self.counts.shared_hits += 1
         except OverloadedError:
             pass  # then it is read anew, when there is room
         return slot.length

@@ -83,7 +83,7 @@ class Stream(Generic[S]):
     fill_refused: bool = False
     #: New tokens of its last verdict, a guess at those of the next.
     verify_rows: int = 1
-    #: Its keys and values were dropped so that others could go on; they are built again when they fit.
+    #: Its keys and values were dropped so that others could go on, and no pass has fed them again yet.
     emptied: bool = False
     #: The edge will say nothing more.
     half_closed: bool = False
@@ -339,7 +339,6 @@ class Scheduler(Generic[S]):
         else:
             stream.verify_rows = len(work.ids)
         room.jobs.append(Job(stream, work))
-        stream.emptied = False
         turns.charge(stream, len(work.ids))
         self._tenants.charge(stream.tenant, len(work.ids))
         turns.to_back(stream)

@@ -13,8 +13,11 @@ from draftwire_cloud.convert import ensure_safetensors
 from draftwire_cloud.engine.sharding import require_shardable
 from draftwire_cloud.engine_loop import EngineLimits
 from draftwire_cloud.loading import LoadedTarget, TargetConfig, load_target
+from draftwire_cloud.metrics import Observed, ServerCollector
+from draftwire_cloud.metrics_server import exposing
 from draftwire_cloud.replicas.cluster import require_ray
 from draftwire_cloud.replicas.serving import serve_replicas
+from draftwire_cloud.rpc_counts import RpcCounter
 from draftwire_cloud.server import Address, CloudServer
 from draftwire_cloud.tensor_parallel.follower import follow
 from draftwire_cloud.tensor_parallel.group import RankGroup
@@ -46,6 +49,9 @@ class ServeJob:
     tp: int = 1
     engine: Literal["local", "ray"] = "local"
     replicas: int = 1
+    #: Where Prometheus comes; without a port nowhere.
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what does not go together."""
@@ -59,6 +65,12 @@ class ServeJob:
             raise UserInputError(
                 "--tp", "replicas cannot be split", "Leave --tp out, or leave out --engine and --replicas"
             )
+        if self.metrics_port is not None and self.engine == "ray":
+            raise UserInputError(
+                "--metrics-port",
+                "the counters are in the replicas' processes, and the front does not ask for them yet",
+                "Leave --metrics-port out, or leave out --engine and --replicas",
+            )
 
     @property
     def limits(self) -> EngineLimits:
@@ -69,6 +81,11 @@ class ServeJob:
     def address(self) -> Address:
         """Where edges come."""
         return Address(self.host, self.port)
+
+    @property
+    def metrics_address(self) -> Address | None:
+        """Where Prometheus comes."""
+        return None if self.metrics_port is None else Address(self.metrics_host, self.metrics_port)
 
 
 def target_folder(model: str, stored: StoredType, *, download: bool) -> Path:
@@ -140,8 +157,12 @@ async def _serve(
 ) -> None:
     """Serve a loaded target until a signal, or until what guards it ends the wait."""
     say(f"self-test: {loaded.exactness.summary()}")
-    async with CloudServer(loaded, job.address, job.limits) as server:
-        sys.stdout.write(f"serving {loaded.card.name} on {job.host}:{server.port}\n")
-        sys.stdout.flush()
-        name = await guard(server.serve_until_signal())
-        say(f"{name}: shutting down")
+    rpcs = RpcCounter() if job.metrics_address else None
+    with exposing(job.metrics_address, say) as registry:
+        async with CloudServer(loaded, job.address, job.limits, rpcs=rpcs) as server:
+            if rpcs is not None:
+                registry.register(ServerCollector(Observed(server.engine, rpcs.counts, loaded)))
+            sys.stdout.write(f"serving {loaded.card.name} on {job.host}:{server.port}\n")
+            sys.stdout.flush()
+            name = await guard(server.serve_until_signal())
+            say(f"{name}: shutting down")

@@ -15,6 +15,7 @@ from grpc_reflection.v1alpha import reflection
 
 from draftwire_cloud.engine_loop import EngineLimits, EngineLoop
 from draftwire_cloud.loading import LoadedTarget
+from draftwire_cloud.rpc_counts import RpcCounter
 from draftwire_cloud.service import SpeculationService
 from draftwire_protocol._pb import speculation_pb2_grpc as pb_grpc
 from draftwire_protocol.errors import UserInputError
@@ -54,6 +55,7 @@ class CloudServer:
         limits: what the operator allows.
         grace_s: how long streams may take to end at shutdown, in seconds.
         front_token: what a front shows that calls for other hosts; None where there is no front.
+        rpcs: counts RPCs; None where nobody asks.
 
     Raises:
         UserInputError: on entering, when the port is taken.
@@ -66,12 +68,14 @@ class CloudServer:
         limits: EngineLimits,
         grace_s: float = 5.0,
         front_token: str | None = None,
+        rpcs: RpcCounter | None = None,
     ) -> None:
         self._loaded = loaded
         self._address = address
         self._limits = limits
         self._grace_s = grace_s
         self._front_token = front_token
+        self._interceptors = () if rpcs is None else (rpcs,)
         self._health = HealthServicer()
 
     async def __aenter__(self) -> Self:
@@ -80,7 +84,7 @@ class CloudServer:
         self._service = SpeculationService(
             self.engine, loaded.card, loaded.vocabulary, loaded.pack_tokenizer, self._front_token
         )
-        self._server = grpc.aio.server(options=OPTIONS)
+        self._server = grpc.aio.server(interceptors=self._interceptors, options=OPTIONS)
         pb_grpc.add_SpeculationServiceServicer_to_server(self._service, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (SERVICE_NAME, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)

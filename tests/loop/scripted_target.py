@@ -13,6 +13,7 @@ import torch
 
 from draftwire_cloud.engine.packing import Span
 from draftwire_cloud.engine.probe import ExactnessReport
+from draftwire_cloud.engine.slots import KvCounts
 from draftwire_cloud.loading import LoadedTarget
 from draftwire_cloud.session import Vocabulary
 from draftwire_protocol.fingerprint import piece_hashes
@@ -35,10 +36,22 @@ class ScriptedSlot:
 
 
 class ScriptedStore:
-    """Counts open slots."""
+    """Counts open slots, each as one block of one byte."""
+
+    #: There is always room.
+    free_tokens = budget_bytes = n_free_blocks = 1 << 30
 
     def __init__(self) -> None:
         self.slots: set[ScriptedSlot] = set()
+        self.counts = KvCounts()
+
+    @property
+    def n_taken_blocks(self) -> int:
+        return len(self.slots)
+
+    @property
+    def used_bytes(self) -> int:
+        return len(self.slots)
 
     def open(self, capacity: int) -> ScriptedSlot:
         slot = ScriptedSlot(capacity)
@@ -53,9 +66,6 @@ class ScriptedStore:
 
     def inherit(self, slot: ScriptedSlot, source: ScriptedSlot, n: int) -> None:
         slot.ids[:] = source.ids[:n]
-
-    #: There is always room.
-    free_tokens = 1 << 30
 
 
 @dataclass

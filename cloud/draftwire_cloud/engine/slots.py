@@ -112,6 +112,16 @@ class SlotStore:
         return self._taken * self._block_bytes
 
     @property
+    def n_taken_blocks(self) -> int:
+        """Blocks all open slots count for."""
+        return self._taken
+
+    @property
+    def n_free_blocks(self) -> int:
+        """Blocks that nobody counts on."""
+        return self._n_blocks - self._taken
+
+    @property
     def free_tokens(self) -> int:
         """Tokens that still fit, in whole blocks."""
         return (self._n_blocks - self._taken) * BLOCK_TOKENS
