@@ -146,7 +146,13 @@ class Controller:
                 self._modes.current = Mode.DUPLEX if Mode.DUPLEX in allowed else Mode.CLOUD
         if not self._paces.known():
             return self._modes.current  # no idea yet what drafting costs
-        return self._modes.choose(self.predictions(), self.rtt_ms, allowed)
+        return self._modes.choose(
+            self.predictions(),
+            self.rtt_ms,
+            allowed,
+            may_share=self._link.may_be_none or self._paces.contended,
+            alone_known=self._paces.apart_known,
+        )
 
     def predictions(self) -> dict[Mode, Cost]:
         """What a token costs in each mode, by the formulas, with the present estimates."""

@@ -10,6 +10,8 @@ from draftwire_edge.controller.uplink import UplinkRate
 
 #: Rounds that R is the median of: one stall among them changes nothing.
 WINDOW = 5
+#: Rounds whose shortest tells whether there is a link at all, and what it takes at least, in ms.
+LEAST_WINDOW, LEAST_MS = 32, 5.0
 
 
 class LinkEstimate:
@@ -17,6 +19,7 @@ class LinkEstimate:
 
     def __init__(self) -> None:
         self._recent: deque[tuple[float, int]] = deque(maxlen=WINDOW)
+        self._longer: deque[float] = deque(maxlen=LEAST_WINDOW)
         self._uplink = UplinkRate()
         #: Payload of a draft of n tokens; bytes a message are few beside those of its tokens.
         self._sizes = FadingLine(prior_slope=0.2)
@@ -31,6 +34,7 @@ class LinkEstimate:
         """
         ms = max(0.0, ms)
         self._recent.append((ms, num_bytes))
+        self._longer.append(ms)
         if num_bytes:
             self._uplink.add(num_bytes, ms)
 
@@ -42,6 +46,15 @@ class LinkEstimate:
     def rtt_ms(self) -> float:
         """R, for a message of no bytes; 0 while nothing was seen."""
         return median(self._without_bytes()) if self._recent else 0.0
+
+    @property
+    def may_be_none(self) -> bool:
+        """Whether both ends may share a machine.
+
+        There the work of each delays the other's rounds, so R may look long; but some rounds are short, and
+        no round is shorter than a link.
+        """
+        return min(self._longer, default=LEAST_MS) < LEAST_MS
 
     @property
     def jitter_ms(self) -> float:

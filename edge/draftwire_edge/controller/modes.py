@@ -14,13 +14,15 @@ HYSTERESIS = 0.05
 CURIOSITY = 0.05
 #: Verdicts before a mode's own figures are trusted.
 TRIAL_VERDICTS = 4
+#: Verdicts that the formula of lockstep is worth beside its own figures. Its verdicts bring very unequal
+#: numbers of tokens, and the formula knows acceptance from all guesses that were ever judged.
+FORMULA_VERDICTS = 10
+#: A mode kept for so many verdicts has not lost, whatever it lost before.
+PROVEN_VERDICTS = 20
 #: A round trip that has changed by this factor (and this many ms) makes figures worthless.
 LINK_FACTOR, LINK_MS = 1.5, 10.0
 #: A mode's figures are those of about its last twenty verdicts.
 _DECAY = 0.95
-#: Below this R, in ms, both ends may share a machine, and drafting beside a pass slows the pass down. On any
-#: longer link nothing is quicker than duplex, which never waits.
-SAME_MACHINE_MS = 5.0
 #: What a token takes at least, in ms; costs are compared as ratios.
 LEAST_MS = 1e-3
 #: Tokens after which a mode that lost may be tried again; doubles each time it loses.
@@ -48,6 +50,11 @@ class _Tried:
     #: Tokens written since, in other modes, and how many of them make it worth another try.
     tokens_since: int = 0
     retry_after: int = FIRST_RETRY_TOKENS
+
+    def holds(self, rtt_ms: float) -> bool:
+        """Whether these figures still count while another mode is used."""
+        lately = self.tokens_since < self.retry_after and not _changed(self.rtt_ms, rtt_ms)
+        return lately and self.verdicts >= TRIAL_VERDICTS
 
     def forget(self) -> None:
         """Start anew."""
@@ -94,29 +101,44 @@ class ModeChoice:
         tried.passes.add(passes, tokens)
         tried.verdicts += 1
         tried.rtt_ms, tried.tokens_since = rtt_ms, 0
+        if tried.verdicts >= PROVEN_VERDICTS:
+            tried.retry_after = FIRST_RETRY_TOKENS
 
-    def choose(self, formulas: Mapping[Mode, Cost], rtt_ms: float, allowed: Collection[Mode]) -> Mode:
+    def choose(
+        self,
+        formulas: Mapping[Mode, Cost],
+        rtt_ms: float,
+        allowed: Collection[Mode],
+        *,
+        may_share: bool = False,
+        alone_known: bool = True,
+    ) -> Mode:
         """The mode to use from now on.
 
         Args:
             formulas: what each mode would cost, by the formulas.
             rtt_ms: R at present.
             allowed: the modes to choose from.
+            may_share: whether both ends may share a machine.
+            alone_known: whether a pass was ever measured with nobody drafting meanwhile.
         """
         if self.current in allowed and self._on_trial(self.current):
             return self.current  # for the reason it was begun for
-        if self.current is Mode.CLOUD and (again := self._worth_another_try(allowed)) is not None:
-            self._switch(again, "another try")
+        sensible = self._sensible(allowed, may_share=may_share)
+        if not alone_known and self.current.drafts_on and Mode.LOCKSTEP not in sensible:
+            return self._try_cloud()
+        if self.current is Mode.CLOUD and (again := self._worth_another_try(formulas, sensible)) is not None:
+            self._switch(again, rtt_ms, "another try")
             return again
         alone = max(formulas[Mode.CLOUD].ms, LEAST_MS)
-        sensible = self._sensible(allowed, rtt_ms)
         scores = {mode: self._score(mode, formulas[mode], rtt_ms, alone) for mode in Mode if mode in sensible}
         best = min(scores, key=lambda mode: scores[mode])
         present = scores.get(self.current)
         if present is None:
-            self._switch(best, f"{self.current.value} is not possible now")
+            self._switch(best, rtt_ms, f"{self.current.value} is not possible now")
         elif scores[best] < (1.0 - HYSTERESIS) * present:
-            self._switch(best, f"cheaper than {self.current.value}, {scores[best]:.2f} against {present:.2f}")
+            found = f"{scores[best]:.2f} against {present:.2f}"
+            self._switch(best, rtt_ms, f"cheaper than {self.current.value}, {found}")
         else:
             self.reason = f"no other is {HYSTERESIS:.0%} cheaper{self._but_for(formulas, allowed, sensible)}"
         return self.current
@@ -133,21 +155,33 @@ class ModeChoice:
         ]
         return f", {' and '.join(left_out)} left out for waiting on the link" if left_out else ""
 
-    def _sensible(self, allowed: Collection[Mode], rtt_ms: float) -> Collection[Mode]:
-        """The modes that could be the cheapest; where only time counts, waiting rarely is."""
+    def _sensible(self, allowed: Collection[Mode], *, may_share: bool) -> Collection[Mode]:
+        """The modes that could be the cheapest, where only time counts.
+
+        Nothing is quicker than duplex, which never waits, unless drafting beside a pass slows the pass down.
+        """
         if self._pass_weight or Mode.DUPLEX not in allowed:
             return allowed
-        waiting = {Mode.LOCKSTEP} if rtt_ms < SAME_MACHINE_MS else set()
+        waiting = {Mode.LOCKSTEP} if may_share else set()
         return {Mode.DUPLEX, Mode.CLOUD, *waiting}.intersection(allowed)
 
-    def _worth_another_try(self, allowed: Collection[Mode]) -> Mode | None:
+    def _try_cloud(self) -> Mode:
+        """See what the cloud takes by itself: who does not know it cannot promise never to be slower."""
+        self._tried[Mode.CLOUD].forget()
+        self.current, self.reason = Mode.CLOUD, "to see what it takes alone"
+        return self.current
+
+    def _worth_another_try(self, formulas: Mapping[Mode, Cost], sensible: Collection[Mode]) -> Mode | None:
         """A mode to leave the cloud alone for: there nothing is learnt of the link or the drafter.
 
-        Duplex where it is possible, since a try of it costs next to nothing.
+        Of those that have waited long enough, the cheapest by the formulas.
         """
-        mode = Mode.DUPLEX if Mode.DUPLEX in allowed else Mode.LOCKSTEP
-        tried = self._tried[mode]
-        return mode if mode in allowed and tried.tokens_since >= tried.retry_after else None
+        waited = [
+            mode
+            for mode in (Mode.DUPLEX, Mode.LOCKSTEP)
+            if mode in sensible and self._tried[mode].tokens_since >= self._tried[mode].retry_after
+        ]
+        return min(waited, key=lambda mode: formulas[mode].ms, default=None)
 
     def _on_trial(self, mode: Mode) -> bool:
         """Whether a mode has not shown yet what it can do; a single slow block is no evidence."""
@@ -156,11 +190,9 @@ class ModeChoice:
     def _score(self, mode: Mode, formula: Cost, rtt_ms: float, alone_ms: float) -> float:
         """Cost of a mode: its own figures while they hold, else the formula, taken a little low."""
         tried = self._tried[mode]
-        holds = mode is self.current or (
-            tried.tokens_since < tried.retry_after and not _changed(tried.rtt_ms, rtt_ms)
-        )
-        if tried.verdicts >= TRIAL_VERDICTS and holds:
-            ms, passes, keen = tried.ms.value, tried.passes.value, 1.0
+        trusted = tried.verdicts >= TRIAL_VERDICTS if mode is self.current else tried.holds(rtt_ms)
+        if trusted:
+            ms, passes, keen = self._shown_ms(mode, formula.ms), tried.passes.value, 1.0
         else:
             # Nothing is to be found out about the cloud alone.
             keen = 1.0 if mode is Mode.CLOUD else 1.0 - HYSTERESIS - CURIOSITY
@@ -169,11 +201,22 @@ class ModeChoice:
             return float("inf")  # cheap for the cloud, but slower than the cloud alone
         return keen * (ms / alone_ms + self._pass_weight * passes)
 
-    def _switch(self, mode: Mode, reason: str) -> None:
-        """Leave the present mode; it lost, so it waits longer for its next try."""
-        lost = self._tried[self.current]
-        lost.retry_after = min(2 * lost.retry_after, MAX_RETRY_TOKENS)
-        self._tried[mode].forget()
+    def _shown_ms(self, mode: Mode, formula_ms: float) -> float:
+        """A mode's own time per token; of lockstep, as far as so few verdicts can tell."""
+        tried = self._tried[mode]
+        if mode is not Mode.LOCKSTEP:
+            return tried.ms.value
+        doubt = FORMULA_VERDICTS / (FORMULA_VERDICTS + min(tried.verdicts, PROVEN_VERDICTS))
+        return (1.0 - doubt) * tried.ms.value + doubt * formula_ms
+
+    def _switch(self, mode: Mode, rtt_ms: float, reason: str) -> None:
+        """Leave the present mode; where it lost to more than a promise, it waits longer for its next try."""
+        lost, tried = self._tried[self.current], self._tried[mode]
+        promised = mode is not Mode.CLOUD and not tried.holds(rtt_ms)
+        if promised:
+            tried.forget()
+        else:
+            lost.retry_after = min(2 * lost.retry_after, MAX_RETRY_TOKENS)
         self.current, self.reason = mode, reason
 
 

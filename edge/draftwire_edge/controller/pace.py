@@ -10,6 +10,8 @@ from draftwire_protocol.messages import Mode
 
 #: Verdicts in the other kind of modes after which a pace is out of date: the cloud may be another by then.
 FRESH_VERDICTS = 64
+#: A pass that takes this many times longer beside drafting shares a machine with the drafter.
+CONTENTION = 1.2
 #: No token takes a quarter of an hour.
 _SENSIBLE_MS = 1e6
 
@@ -56,6 +58,17 @@ class Paces:
         """Whether both models were measured, in whatever mode."""
         both = self._of.values()
         return any(pace.verify.known for pace in both) and any(pace.draft.value > 0.0 for pace in both)
+
+    @property
+    def apart_known(self) -> bool:
+        """Whether a pass was ever measured with nobody drafting meanwhile."""
+        return self._of[False].verify.known
+
+    @property
+    def contended(self) -> bool:
+        """Whether drafting slows passes down: both kinds were measured, by themselves lately."""
+        apart, at_once = self._of[False], self._of[True].verify
+        return apart.fresh and at_once.known and at_once.ms(1) > CONTENTION * apart.verify.ms(1)
 
     def observe_draft(self, mode: Mode, count: int, ms: float) -> None:
         """Learn from ``count`` tokens drafted in ``ms``; nothing from none."""
