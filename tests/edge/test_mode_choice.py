@@ -92,18 +92,16 @@ def test_what_the_cloud_takes_alone_is_found_out_once() -> None:
 
 
 def test_some_short_round_shows_that_there_may_be_no_link() -> None:
-    link = LinkEstimate()
-    assert not link.may_be_none
-    for ms in (30.0, 31.0, 29.0):
-        link.add(ms)
-    assert not link.may_be_none
-    link.add(1.5)
-    for _ in range(31):
-        link.add(30.0)
-    assert link.rtt_ms == 30.0
-    assert link.may_be_none
-    link.add(30.0)
-    assert not link.may_be_none
+    def may_be_none(*rounds_ms: float) -> bool:
+        link = LinkEstimate()
+        for ms in rounds_ms:
+            link.add(ms)
+        return link.may_be_none
+
+    assert not may_be_none()
+    assert not may_be_none(30.0, 31.0, 29.0)
+    assert may_be_none(1.5, *[30.0] * 31)
+    assert not may_be_none(1.5, *[30.0] * 32)
 
 
 def paces(apart_ms: float, at_once_ms: float) -> Paces:
