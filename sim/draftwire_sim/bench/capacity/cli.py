@@ -33,7 +33,10 @@ def capacity(  # one parameter an option
     model: Annotated[
         str, typer.Option(metavar="PAIR|FOLDER|FILE", help="The target, as for `draftwire-cloud serve`.")
     ] = "smollm2-self",
-    prompts: Annotated[int, typer.Option(min=1, max=12, help="Texts of each edge in each arm.")] = 3,
+    prompts: Annotated[int, typer.Option(min=1, max=12, help="Turns: the edges begin at once so often.")] = 3,
+    in_a_row: Annotated[
+        int, typer.Option(min=1, max=8, help="Texts that an edge writes without a pause in each turn.")
+    ] = 1,
     tokens: Annotated[
         int | None, typer.Option(min=2, max=512, help="Tokens a text; 64, or 128 with --long-prompt.")
     ] = None,
@@ -78,6 +81,8 @@ def capacity(  # one parameter an option
 
     - `draftwire bench capacity --clients 1,16 --json capacity.json --plot capacity.png`
 
+    - `draftwire bench capacity --clients 1,16 --arms batched,unbatched --prompts 1 --in-a-row 3`
+
     - `draftwire bench capacity --long-prompt 6000 --clients 8`
     """
     with errors_explained():
@@ -87,7 +92,17 @@ def capacity(  # one parameter an option
         counts = _counts(default if clients is None else clients, one=long_prompt is not None)
         named = chosen(arms)
         if long_prompt is not None:
-            _refuse_beside_long_prompt({"--arms": arms, "--plot": plot, "--vllm-python": vllm_python})
+            _refuse_beside_long_prompt(
+                {
+                    "--arms": arms,
+                    "--plot": plot,
+                    "--vllm-python": vllm_python,
+                    "--in-a-row": in_a_row if in_a_row > 1 else None,
+                }
+            )
+        if in_a_row > 1 and VLLM in named:
+            fix = "Add --arms batched,unbatched,cloud"
+            raise UserInputError("--in-a-row", "vLLM is given all texts of a turn at once", fix)
         if vllm_python is not None and VLLM not in named:
             raise UserInputError("--vllm-python", "--arms leaves vllm out", "Add vllm to the list")
         _check_files({"--json": json_file, "--plot": plot})
@@ -104,8 +119,9 @@ def capacity(  # one parameter an option
 
             check_format(plot)
         plan = Plan(
-            named, counts, prompts, tokens or (128 if long_prompt else 64), gamma, acceptance, draft_ms, seed
-        )
+            named, counts, prompts, tokens or (128 if long_prompt else 64), gamma, acceptance, draft_ms, seed,
+            in_a_row,
+        )  # fmt: skip
         options = CapacityOptions(plan, model, dtype, threads, vllm_python, long_prompt)
         report = run(options, lambda line: _screen.print(line, style="dim"))
         _finish(report, json_file, plot)

@@ -43,18 +43,29 @@ def steps(seen: Sequence[Seen]) -> float:
     return sum(1 / one.timing.batch_size for one in seen)
 
 
-def steady_rate(texts: Sequence[Written]) -> float | None:
-    """Tokens a second while every edge is past its prompt and none has ended; None for no such time.
-
-    Args:
-        texts: written at once.
-    """
-    begin = max(text.first_at_s for text in texts)
-    end = min(text.ended_at_s for text in texts)
-    if end <= begin:
+def steady(turn: Turn) -> tuple[float, float] | None:
+    """From when all are past their first prompts until one has ended its last text; None for no such time."""
+    if not turn.texts:
         return None
-    tokens = sum(one.tokens for text in texts for one in text.verdicts if begin < one.at_s <= end)
+    begin = max(edge[0].first_at_s for edge in turn.edges)
+    end = min(edge[-1].ended_at_s for edge in turn.edges)
+    return (begin, end) if end > begin else None
+
+
+def steady_rate(turn: Turn) -> float | None:
+    """Tokens a second while all write; None where they never did."""
+    if (time := steady(turn)) is None:
+        return None
+    begin, end = time
+    tokens = sum(one.tokens for text in turn.texts for one in text.seen if begin < one.at_s <= end)
     return tokens / (end - begin)
+
+
+def steady_verdicts(turn: Turn) -> list[Seen]:
+    """The verdicts that came while all wrote; first ones, for which a prompt was read, are left out."""
+    if (time := steady(turn)) is None:
+        return []
+    return [one for text in turn.texts for one in text.verdicts if time[0] < one.at_s <= time[1]]
 
 
 def peak_tokens(texts: Sequence[Written]) -> int:
@@ -86,11 +97,13 @@ def arm_figures(turns: Sequence[Turn], kv_bytes_per_token: int | None) -> dict[s
     texts = [text for turn in turns for text in turn.texts]
     if not texts:
         return _rounded(found)
-    steady = [rate for turn in turns if (rate := steady_rate(turn.texts)) is not None]
+    rates = [rate for turn in turns if (rate := steady_rate(turn)) is not None]
+    lasting = [1e3 * one.latency_s for turn in turns for one in steady_verdicts(turn)]
     verdicts = [one for text in texts for one in text.verdicts]
     seen = [one for text in texts for one in text.seen]
     found |= {
-        **({"steady_tokens_per_s": median(steady)} if steady else {}),
+        **({"steady_tokens_per_s": median(rates)} if rates else {}),
+        **({"steady_verdict_p99_ms": percentile(lasting, 99)} if lasting else {}),
         **_latencies(verdicts),
         "ttft_p50_ms": 1e3 * median(text.ttft_s for text in texts),
         "passes_per_token": fmean(text.usage.target_passes / len(text.tokens) for text in texts),

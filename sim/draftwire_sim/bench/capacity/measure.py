@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from draftwire_edge.channel import CloudChannel
 from draftwire_edge.handshake import fetch_card
@@ -36,6 +37,13 @@ class Plan:
     acceptance: float
     draft_ms: float
     seed: int
+    #: Texts that an edge writes one after the other in each turn.
+    in_a_row: int = 1
+
+    @property
+    def texts(self) -> int:
+        """Different texts that are wanted, so that no two edges ever write the same at once."""
+        return max(self.clients) * self.in_a_row + self.prompts - 1
 
 
 @dataclass(slots=True)
@@ -63,17 +71,17 @@ class Crowd:
         self._known = known
         self._plan = plan
 
-    def text(self, client: int, turn: int) -> Known:
-        """The text that an edge writes; neighbours write different ones."""
-        return self._known[(client + turn) % len(self._known)]
+    def text(self, place: int, turn: int) -> Known:
+        """The text at a place in a turn; neighbours write different ones."""
+        return self._known[(place + turn) % len(self._known)]
 
-    def task(self, client: int, turn: int, *, drafts: bool) -> Task:
-        """What an edge does."""
-        text, plan = self.text(client, turn), self._plan
+    def task(self, place: int, turn: int, *, drafts: bool) -> Task:
+        """What an edge does at a place in a turn."""
+        text, plan = self.text(place, turn), self._plan
         task = Task(text.prompt_ids, len(text.output_ids), None, plan.gamma, plan.draft_ms / 1e3)
         if not drafts:
             return task
-        seed = f"{plan.seed}/{client}/{turn}"
+        seed = f"{plan.seed}/{place}/{turn}"
         return replace(task, script=Script(text.output_ids, plan.acceptance, self._card.n_tokens, seed))
 
     @property
@@ -84,7 +92,7 @@ class Crowd:
     async def write(
         self, arm: str, clients: int, turn: int, heard: Callable[[Written], None] = lambda _: None
     ) -> Turn:
-        """One text of each edge, all at once.
+        """Each edge its texts, all edges at once.
 
         Args:
             arm: its name; those of the cloud alone are not drafted for.
@@ -92,13 +100,23 @@ class Crowd:
             turn: which texts.
             heard: told after each verdict what its edge has written so far.
         """
-        tasks = [self.task(client, turn, drafts=arm != CLOUD) for client in range(clients)]
+        row = self._plan.in_a_row
+
+        async def write(client: int) -> list[Written]:
+            """An edge's texts; at each moment the edges are at places of their own."""
+            places = range(client, client + row * clients, clients)
+            tasks = [self.task(place, turn, drafts=arm != CLOUD) for place in places]
+            return [await self._edge.write(task, heard) for task in tasks]
+
         started = time.perf_counter()
-        texts = await asyncio.gather(*(self._edge.write(task, heard) for task in tasks))
+        edges = await asyncio.gather(*(write(client) for client in range(clients)))
         seconds = time.perf_counter() - started
-        expected = [self.text(client, turn).output_ids for client in range(clients)]
+        expected = [
+            self.text(client + n * clients, turn).output_ids for client in range(clients) for n in range(row)
+        ]
+        texts = list(chain.from_iterable(edges))
         same = [tuple(text.tokens) == one for text, one in zip(texts, expected, strict=True)]
-        return Turn(arm, clients, turn, seconds, texts, all(same))
+        return Turn(arm, clients, turn, seconds, texts, all(same), in_a_row=row)
 
     async def warm_up(self, arm: str, clients: int) -> None:
         """Short texts, for whatever the service does only once."""
@@ -129,8 +147,7 @@ async def measure(
         }
         alone = channels[addresses.get(UNBATCHED) or next(iter(addresses.values()))]
         card = await fetch_card(alone)
-        count = max(plan.clients) + plan.prompts - 1
-        known = await known_texts(alone, card, count=count, tokens=plan.tokens, show=show)
+        known = await known_texts(alone, card, count=plan.texts, tokens=plan.tokens, show=show)
         crowds = {
             arm: Crowd(ScriptedEdge(channels[address], card), card, known, plan)
             for arm, address in addresses.items()

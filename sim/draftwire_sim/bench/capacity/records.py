@@ -82,7 +82,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One text of each of N edges, written at once in one arm."""
+    """The texts of N edges, written at once in one arm: the same number of each, one after the other."""
 
     arm: str
     clients: int
@@ -92,11 +92,18 @@ class Turn:
     identical: bool
     #: Where the arm has no edges of ours, only their number of tokens is known.
     other_tokens: int = 0
+    #: Texts of each edge; they stand one behind the other.
+    in_a_row: int = 1
 
     @property
     def tokens(self) -> int:
         """Written in all."""
         return self.other_tokens + sum(len(text.tokens) for text in self.texts)
+
+    @property
+    def edges(self) -> list[Sequence[Written]]:
+        """The texts of each edge, as it wrote them."""
+        return [self.texts[i : i + self.in_a_row] for i in range(0, len(self.texts), self.in_a_row)]
 
     def as_json(self) -> dict[str, Any]:
         """With every text."""
@@ -104,6 +111,7 @@ class Turn:
             "arm": self.arm,
             "clients": self.clients,
             "turn": self.turn,
+            "in_a_row": self.in_a_row,
             "seconds": round(self.seconds, 4),
             "tokens": self.tokens,
             "identical": self.identical,

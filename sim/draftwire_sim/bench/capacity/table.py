@@ -10,7 +10,10 @@ from draftwire_sim.bench.capacity.arms import BATCHED
 _COLUMNS: dict[str, tuple[tuple[str, ...], int]] = {
     "tokens/s": (("tokens_per_s",), 1),
     "steady": (("steady_tokens_per_s",), 1),
-    "verdict p50 / p99 ms": (("verdict_p50_ms", "verdict_p99_ms"), 0),
+    "verdict p50 / p99 / steady p99 ms": (
+        ("verdict_p50_ms", "verdict_p99_ms", "steady_verdict_p99_ms"),
+        0,
+    ),
     "TTFT ms": (("ttft_p50_ms",), 0),
     "passes, steps / token": (("passes_per_token", "steps_per_token"), 3),
     "batch": (("batch_size",), 2),

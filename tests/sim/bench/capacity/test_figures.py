@@ -13,6 +13,7 @@ from draftwire_sim.bench.capacity.figures import (
     percentile,
     ratios,
     steady_rate,
+    steady_verdicts,
     steps,
     summarise,
 )
@@ -76,12 +77,31 @@ def test_the_steady_rate_counts_while_all_write() -> None:
     early = written([seen(1.0), seen(2.0, 5), seen(4.0, 3), seen(6.0, 7)])
     late = written([seen(2.0), seen(4.0, 2), seen(5.0, 4), seen(7.0, 9)])
     # All write from 2.0, when the later one has its first token, to 6.0, when the earlier one ends.
-    assert steady_rate([early, late]) == pytest.approx((3 + 7 + 2 + 4) / 4.0)
+    both = turn("batched", 2, 7.0, [early, late])
+    assert steady_rate(both) == pytest.approx((3 + 7 + 2 + 4) / 4.0)
+    assert sorted(one.tokens for one in steady_verdicts(both)) == [2, 3, 4, 7]
+
+
+def test_of_texts_in_a_row_the_steady_time_goes_on_over_the_pause_between_them() -> None:
+    first = [
+        written([seen(1.0), seen(2.0, 5)], asked_at_s=0.0),
+        written([seen(4.0, 2), seen(6.0, 7)], asked_at_s=2.0),
+    ]
+    second = [
+        written([seen(1.5), seen(3.0, 3)], asked_at_s=0.0),
+        written([seen(5.0, 1), seen(9.0, 8)], asked_at_s=3.0),
+    ]
+    both = turn("batched", 2, 9.0, [*first, *second], in_a_row=2)
+    # From 1.5 to 6.0; the second texts' first tokens count, but their prompts' time is no verdict's.
+    assert steady_rate(both) == pytest.approx((5 + 2 + 7 + 3 + 1) / 4.5)
+    assert sorted(one.tokens for one in steady_verdicts(both)) == [3, 5, 7]
 
 
 def test_there_is_no_steady_rate_where_one_ends_before_another_begins() -> None:
-    assert steady_rate([written([seen(1.0)]), written([seen(2.0), seen(3.0)])]) is None
-    assert steady_rate([written([seen(1.0), seen(2.0)]), written([seen(2.0), seen(3.0)])]) is None
+    for first in ([seen(1.0)], [seen(1.0), seen(2.0)]):
+        apart = turn("batched", 2, 3.0, [written(first), written([seen(2.0), seen(3.0)])])
+        assert steady_rate(apart) is None
+        assert steady_verdicts(apart) == []
 
 
 def test_the_figures_of_one_arm() -> None:
@@ -93,6 +113,7 @@ def test_the_figures_of_one_arm() -> None:
         "tokens_per_s": 3.0,
         # From 1.5 to 2.0, when the first one ends.
         "steady_tokens_per_s": 6.0,
+        "steady_verdict_p99_ms": 200.0,
         "verdict_p50_ms": 200.0,
         "verdict_p99_ms": 400.0,
         "queue_ms": 1.0,

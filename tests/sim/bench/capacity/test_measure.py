@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import pytest
@@ -60,6 +60,18 @@ def test_every_arm_is_sent_the_same_drafts_and_neighbours_write_different_texts(
     assert first is not None
     assert second is not None
     assert first.guesses != second.guesses
+
+
+async def test_texts_in_a_row_are_written_one_after_the_other_and_never_beside_themselves() -> None:
+    writer = Writer()
+    found = await Crowd(cast("ScriptedEdge", writer), CARD, KNOWN, replace(PLAN, in_a_row=2)).write(
+        BATCHED, 1, 0
+    )
+    assert [len(edge) for edge in found.edges] == [2]
+    assert [task.prompt_ids for task in writer.tasks] == [KNOWN[0].prompt_ids, KNOWN[1].prompt_ids]
+    assert found.identical
+    several = replace(PLAN, in_a_row=3, clients=(2, 4))
+    assert several.texts == 4 * 3 + PLAN.prompts - 1
 
 
 async def test_a_crowd_says_whether_every_text_is_the_targets() -> None:

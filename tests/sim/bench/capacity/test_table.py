@@ -23,7 +23,7 @@ def test_cells_say_what_the_summary_does() -> None:
     header, rows = rows_of(("batched", 1, 0.5), ("unbatched", 1, 1.0))
     cells = dict(zip(header, rows[0], strict=True))
     assert cells["tokens/s"] == "16.0"
-    assert cells["verdict p50 / p99 ms"] == "250 / 250"
+    assert cells["verdict p50 / p99 / steady p99 ms"] == "250 / 250 / 250"
     assert cells["passes, steps / token"] == "0.250 / 0.250"
     assert cells["KV MiB"] == "3.0"
     assert cells["vs unbatched"] == "2.00"

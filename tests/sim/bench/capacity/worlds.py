@@ -32,5 +32,6 @@ def turn(
     number: int = 0,
     identical: bool = True,
     other_tokens: int = 0,
+    in_a_row: int = 1,
 ) -> Turn:
-    return Turn(arm, clients, number, seconds, texts, identical, other_tokens)
+    return Turn(arm, clients, number, seconds, texts, identical, other_tokens, in_a_row)
