@@ -6,17 +6,15 @@ import asyncio
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ipaddress import ip_address
 from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
 from draftwire_models.errors import DownloadError, ModelError
-from draftwire_models.openmp import wait_shortly
+from draftwire_models.openmp import OWN_TURNS, SHARED_TURNS, wait_shortly
 from draftwire_protocol.errors import DraftwireError, UserInputError
-
-# Before torch starts a thread.
-wait_shortly()
 
 app = typer.Typer(
     name="draftwire-cloud",
@@ -107,6 +105,11 @@ def serve(  # one parameter an option
 
     - `draftwire-cloud serve --metrics-port 9464`
     """
+    # Before torch is imported. Ranks and replicas share the machine with each other, and who is reached from
+    # this machine only, with those who draft.
+    has_machine = tp == 1 and engine == "local" and not _is_loopback(host)
+    wait_shortly(OWN_TURNS if has_machine else SHARED_TURNS)
+
     from draftwire_cloud.serve_command import ServeJob, run_serve  # noqa: PLC0415  # keeps --help quick
 
     with _errors_explained():
@@ -146,11 +149,21 @@ def convert(
 
     For example: `draftwire-cloud convert qwen2.5-coder`
     """
+    wait_shortly()
+
     from draftwire_cloud.serve_command import target_folder  # noqa: PLC0415  # keeps --help quick
 
     with _errors_explained():
         folder = target_folder(model, dtype, download=True)
         sys.stdout.write(f"{folder}\n")
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether nobody outside this machine reaches who listens there."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 @contextmanager

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 #: A verdict should not take longer than so many passes of a session that is alone.
-SLOWEST = 3.5
+SLOWEST = 3.0
 #: However slow passes are: prompts get this share of what the verdicts take. With a tenth a prompt of 600
 #: tokens among 15 sessions took 20 s to its first token.
-LEAST_SHARE = 0.35
+LEAST_SHARE = 0.25
 
 
 def read_seconds(verify_s: float, alone_s: float, readers: int, verifiers: int) -> float:

@@ -18,7 +18,7 @@ from draftwire_cloud.leases import Slot
 from draftwire_cloud.read_budget import read_seconds
 from draftwire_cloud.session import CloudSession, Work
 from draftwire_cloud.step_cost import PassShape, StepCost
-from draftwire_cloud.think_time import ThinkTime
+from draftwire_cloud.think_time import Smoothed, ThinkTime
 from draftwire_cloud.window import wait_until
 from draftwire_protocol.errors import DraftwireError
 from draftwire_protocol.messages import (
@@ -153,6 +153,8 @@ class Scheduler(Generic[S]):
         self._bar = 0.0
         #: When the last verdict left, in seconds.
         self._pass_ended_at = -math.inf
+        #: How long edges take to draft.
+        self._think = Smoothed()
 
     def __len__(self) -> int:
         return sum(len(turns) for turns in self._turns.values())
@@ -170,6 +172,7 @@ class Scheduler(Generic[S]):
 
     def add(self, stream: Stream[S]) -> None:
         """A new stream waits behind the others of its tenant."""
+        stream.think.usual = self._think
         self._tenants.add(stream.tenant)
         self._turns.setdefault(stream.tenant, DeficitRoundRobin(_SESSION_QUANTUM)).add(stream)
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from draftwire_cloud.convert import ensure_safetensors
 from draftwire_cloud.engine.sharding import require_shardable
+from draftwire_cloud.engine.threads import compute_by_oneself, in_passing
 from draftwire_cloud.engine_loop import EngineLimits
 from draftwire_cloud.loading import LoadedTarget, TargetConfig, load_target
 from draftwire_cloud.metrics import Observed, ServerCollector
@@ -117,7 +118,8 @@ async def run_serve(job: ServeJob, say: Callable[[str], None]) -> None:
     world = torchrun_world(job.tp)
     config = target_config(job)
     if job.tp == 1:
-        await _serve(await asyncio.to_thread(load_target, config, say), job, say)
+        compute_by_oneself()
+        await _serve(await in_passing(partial(load_target, config, say)), job, say)
         return
     require_shardable(config.folder, job.tp)
     if world is None:

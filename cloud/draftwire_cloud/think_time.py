@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from draftwire_cloud.window import Expected
 
@@ -13,13 +13,30 @@ _MEAN, _DEVIATION, _PATIENCE = 1 / 8, 1 / 4, 2.0
 
 
 @dataclass(slots=True)
+class Smoothed:
+    """Mean and mean deviation of lately seen times, in seconds."""
+
+    mean_s: float | None = None
+    deviation_s: float = 0.0
+
+    def add(self, took: float) -> None:
+        """Take in one time."""
+        if self.mean_s is None:
+            self.mean_s, self.deviation_s = took, took / 2
+        else:
+            self.deviation_s += _DEVIATION * (abs(took - self.mean_s) - self.deviation_s)
+            self.mean_s += _MEAN * (took - self.mean_s)
+
+
+@dataclass(slots=True)
 class ThinkTime:
-    """Mean and mean deviation of the time between a verdict and the draft that answers it."""
+    """The time between a verdict and the draft that answers it."""
 
     #: When the last verdict left, in seconds.
     answered_at: float = -math.inf
-    mean_s: float | None = None
-    deviation_s: float = 0.0
+    own: Smoothed = field(default_factory=Smoothed)
+    #: Of all sessions: what is expected of one that was never seen to draft.
+    usual: Smoothed = field(default_factory=Smoothed)
     _waiting: bool = False
 
     def answered(self, at: float) -> None:
@@ -32,15 +49,13 @@ class ThinkTime:
         if not self._waiting or took < 0:
             return
         self._waiting = False
-        if self.mean_s is None:
-            self.mean_s, self.deviation_s = took, took / 2
-        else:
-            self.deviation_s += _DEVIATION * (abs(took - self.mean_s) - self.deviation_s)
-            self.mean_s += _MEAN * (took - self.mean_s)
+        self.own.add(took)
+        self.usual.add(took)
 
     def next_draft(self) -> Expected | None:
         """When the next draft is due; None while nothing is known."""
-        if self.mean_s is None:
+        seen = self.usual if self.own.mean_s is None else self.own
+        if seen.mean_s is None:
             return None
-        due = self.answered_at + self.mean_s
-        return Expected(due, due + _PATIENCE * self.deviation_s)
+        due = self.answered_at + seen.mean_s
+        return Expected(due, due + _PATIENCE * seen.deviation_s)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from draftwire_models.openmp import SHARED_TURNS, waiting
 from draftwire_protocol.errors import CloudUnavailableError
 
 #: First words of the line in which the service says where it listens.
@@ -21,17 +22,20 @@ def cloud_command(pair: str) -> list[str]:
 
 
 @contextmanager
-def started(command: Sequence[str], core: int | None = None) -> Iterator[str]:
+def started(command: Sequence[str], core: int | None = None, turns: int = SHARED_TURNS) -> Iterator[str]:
     """HOST:PORT of a new service, once it is ready.
 
     Args:
         command: prints ``READY`` and where it listens.
         core: the CPU it may use; None for any. Other systems than Linux have no such call.
+        turns: how long its threads look for work, see `waiting`.
 
     Raises:
         CloudUnavailableError: it ended before it was ready.
     """
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603  # our own commands
+    process = subprocess.Popen(  # noqa: S603  # our own commands
+        command, stdout=subprocess.PIPE, text=True, env=waiting(os.environ, turns)
+    )
     try:
         if core is not None and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(process.pid, {core})  # before it starts a thread

@@ -10,14 +10,10 @@ A text that ends early keeps its end-of-generation id.
 import argparse
 import asyncio
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
-
-# Spinning OpenMP threads take the core that the next operation needs. Inherited by the service.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import typer
 

@@ -19,9 +19,6 @@ from draftwire_sim.bench.capacity.records import Turn, Written
 from draftwire_sim.bench.capacity.script import Script
 from draftwire_sim.bench.capacity.vllm_process import VllmProcess
 
-#: Tokens of the texts that warm an arm up; they are not counted.
-_WARM_UP_TOKENS = 8
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -42,7 +39,7 @@ class Plan:
 
     @property
     def texts(self) -> int:
-        """Different texts that are wanted, so that no two edges ever write the same at once."""
+        """Different texts that are wanted; with fewer, some edges write the same one at once."""
         return max(self.clients) * self.in_a_row + self.prompts - 1
 
 
@@ -119,10 +116,12 @@ class Crowd:
         return Turn(arm, clients, turn, seconds, texts, all(same), in_a_row=row)
 
     async def warm_up(self, arm: str, clients: int) -> None:
-        """Short texts, for whatever the service does only once."""
+        """A whole text each, for whatever the service does only once.
+
+        Among it is the first touch of memory for keys and values, 8 s/GB on some virtual machines.
+        """
         tasks = [self.task(client, 0, drafts=arm != CLOUD) for client in range(clients)]
-        short = [replace(task, max_tokens=min(task.max_tokens, _WARM_UP_TOKENS)) for task in tasks]
-        await asyncio.gather(*(self._edge.write(task) for task in short))
+        await asyncio.gather(*(self._edge.write(task) for task in tasks))
 
 
 async def measure(
@@ -166,7 +165,7 @@ async def _measure_clients(
     for arm, crowd in crowds.items():
         await crowd.warm_up(arm, clients)
     if vllm is not None:
-        await asyncio.to_thread(_vllm_turn, vllm, _texts(crowds, clients, 0, _WARM_UP_TOKENS), clients, 0)
+        await asyncio.to_thread(_vllm_turn, vllm, _texts(crowds, clients, 0), clients, 0)
     arms = [arm for arm in plan.arms if arm in SERVED_BY or vllm is not None]
     for turn in range(plan.prompts):
         # Each turn begins with another arm, so that a slow minute does not always hit the same one.
@@ -179,13 +178,10 @@ async def _measure_clients(
                 measured.turns.append(await crowds[arm].write(arm, clients, turn))
 
 
-def _texts(
-    crowds: Mapping[str, Crowd], clients: int, turn: int, most_tokens: int | None = None
-) -> list[Known]:
+def _texts(crowds: Mapping[str, Crowd], clients: int, turn: int) -> list[Known]:
     """What each edge writes; it is the same in every arm."""
     crowd = next(iter(crowds.values()))
-    texts = [crowd.text(client, turn) for client in range(clients)]
-    return [Known(text.prompt_ids, text.output_ids[:most_tokens]) for text in texts]
+    return [crowd.text(client, turn) for client in range(clients)]
 
 
 def _vllm_turn(vllm: VllmProcess, texts: Sequence[Known], clients: int, turn: int) -> Turn:

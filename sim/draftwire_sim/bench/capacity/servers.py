@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from draftwire_edge.service_process import cloud_command, started
+from draftwire_models.openmp import OWN_TURNS
 from draftwire_sim.bench.capacity.arms import SERVED_BY, UNBATCHED
 
 
@@ -31,7 +32,7 @@ def running(options: ServiceOptions, arms: Sequence[str]) -> Iterator[dict[str, 
     with ExitStack() as stack:
         addresses: dict[str, str] = {}
         for service in dict.fromkeys(SERVED_BY[arm] for arm in arms):
-            addresses[service] = stack.enter_context(started(_command(options, service)))
+            addresses[service] = stack.enter_context(started(_command(options, service), turns=OWN_TURNS))
         yield {arm: addresses[SERVED_BY[arm]] for arm in arms}
 
 

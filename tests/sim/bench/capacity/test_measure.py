@@ -83,13 +83,13 @@ async def test_a_crowd_says_whether_every_text_is_the_targets() -> None:
     assert (await crowd(Writer(wrong=(2,))).write(BATCHED, 2, 0)).identical
 
 
-async def test_the_cloud_alone_is_not_drafted_for_and_warming_up_is_short() -> None:
+async def test_the_cloud_alone_is_not_drafted_for_and_warming_up_writes_whole_texts() -> None:
     writer = Writer()
     await crowd(writer).write(CLOUD, 2, 0)
     assert [task.script for task in writer.tasks] == [None, None]
     writer.tasks.clear()
     await crowd(writer).warm_up(BATCHED, 2)
-    assert [task.max_tokens for task in writer.tasks] == [8, 8]
+    assert [task.max_tokens for task in writer.tasks] == [10, 11]
     assert all(task.script is not None for task in writer.tasks)
 
 
@@ -116,7 +116,7 @@ async def test_arms_take_turns_in_going_first_and_all_write_the_same_texts() -> 
     assert Counter(arm for _, arm in order) == dict.fromkeys(plan.arms, 4)
     # Warmed up once, then asked for the very texts of the other arms.
     (_, warm), *turns = vllm.asked
-    assert warm == [8, 8]
+    assert warm == [10, 11]
     for number, (prompts, lengths) in enumerate(turns):
         texts = [crowds[BATCHED].text(client, number) for client in range(2)]
         assert prompts == [text.prompt_ids for text in texts]

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from draftwire_cloud.loading import LoadedTarget
+from draftwire_models.openmp import OWN_TURNS
 from draftwire_sim.bench.capacity import servers
 from draftwire_sim.bench.capacity.servers import ServiceOptions, kv_bytes_per_token, running
 
@@ -15,7 +16,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The commands of services that are not really started."""
     commands: list[list[str]] = []
 
-    def start(command: list[str]) -> AbstractContextManager[str]:
+    def start(command: list[str], turns: int) -> AbstractContextManager[str]:
+        assert turns == OWN_TURNS, "measured as a service that has its machine to itself"
         commands.append(command)
         return nullcontext(f"127.0.0.1:{len(commands)}")
 
