@@ -131,6 +131,7 @@ class ModeChoice:
             self._switch(again, rtt_ms, "another try")
             return again
         alone = max(formulas[Mode.CLOUD].ms, LEAST_MS)
+        formulas = self._with_handling(formulas, rtt_ms)
         scores = {mode: self._score(mode, formulas[mode], rtt_ms, alone) for mode in Mode if mode in sensible}
         best = min(scores, key=lambda mode: scores[mode])
         present = scores.get(self.current)
@@ -154,6 +155,18 @@ class ModeChoice:
             if mode in allowed and mode not in sensible and formulas[mode].ms < (1.0 - HYSTERESIS) * least_ms
         ]
         return f", {' and '.join(left_out)} left out for waiting on the link" if left_out else ""
+
+    def _with_handling(self, formulas: Mapping[Mode, Cost], rtt_ms: float) -> Mapping[Mode, Cost]:
+        """The formulas, and for each verdict what the cloud alone has shown beyond its own formula.
+
+        They know waiting, passes, drafts and the way, not the work around them; shown figures contain it.
+        """
+        handling_ms = max(0.0, self._tried[Mode.CLOUD].ms.value - formulas[Mode.CLOUD].ms)
+        if not (handling_ms and self._trusted(Mode.CLOUD, rtt_ms)):
+            return formulas
+        return {
+            mode: Cost(cost.ms + handling_ms * cost.passes, cost.passes) for mode, cost in formulas.items()
+        }
 
     def _sensible(self, allowed: Collection[Mode], *, may_share: bool) -> Collection[Mode]:
         """The modes that could be the cheapest, where only time counts.
@@ -190,8 +203,7 @@ class ModeChoice:
     def _score(self, mode: Mode, formula: Cost, rtt_ms: float, alone_ms: float) -> float:
         """Cost of a mode: its own figures while they hold, else the formula, taken a little low."""
         tried = self._tried[mode]
-        trusted = tried.verdicts >= TRIAL_VERDICTS if mode is self.current else tried.holds(rtt_ms)
-        if trusted:
+        if self._trusted(mode, rtt_ms):
             ms, passes, keen = self._shown_ms(mode, formula.ms), tried.passes.value, 1.0
         else:
             # Nothing is to be found out about the cloud alone.
@@ -200,6 +212,11 @@ class ModeChoice:
         if self._pass_weight and mode is not Mode.CLOUD and ms * keen > (1.0 + HYSTERESIS) * alone_ms:
             return float("inf")  # cheap for the cloud, but slower than the cloud alone
         return keen * (ms / alone_ms + self._pass_weight * passes)
+
+    def _trusted(self, mode: Mode, rtt_ms: float) -> bool:
+        """Whether a mode's own figures count."""
+        tried = self._tried[mode]
+        return tried.verdicts >= TRIAL_VERDICTS if mode is self.current else tried.holds(rtt_ms)
 
     def _shown_ms(self, mode: Mode, formula_ms: float) -> float:
         """A mode's own time per token; of lockstep, as far as so few verdicts can tell."""
