@@ -73,7 +73,7 @@ def after_both(*, cloud_ms: float, cloud_verdicts: int, lockstep_ms: float) -> M
 
 
 def test_a_formula_that_lacks_the_handling_does_not_keep_a_slower_mode() -> None:
-    """Shown 52 against 40 ms; with the bare formula, most of its figure at first, lockstep would pass for 36."""
+    """Shown 52 against 40 ms; with the bare formula, most of its figure yet, lockstep would pass for 36."""
     assert after_both(cloud_ms=HANDLED[Mode.CLOUD], cloud_verdicts=4, lockstep_ms=52.0) is Mode.CLOUD
 
 
